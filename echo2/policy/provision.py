@@ -1,0 +1,271 @@
+"""The provisioning rule: which workers to activate for a staleness bound and a publication period.
+
+Called by the planner (for every publication period it tries) and by the scheduler (at the start of a run
+and whenever the pool changes), so that what was planned is what runs. The set of workers determines how
+long a snapshot takes to reach them, that determines how many of their rollouts are fresh enough, and that
+determines the set: `provision` iterates to a fixed point and says when there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from echo2.policy.activation import Activation, Candidate
+from echo2.policy.broadcast import BroadcastPlan, candidates
+from echo2.policy.facts import WorkerOffer
+from echo2.policy.links import LinkTable
+from echo2.policy.selection import ActivationRule, select
+
+Reading = Literal["overlap", "stall"]
+Regime = Literal["overlap", "serial"]
+MAX_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the learner needs of its workers. Seconds, bytes, rollouts; `margin` >= 1 multiplies the rate."""
+
+    staleness_bound: int
+    publish_period: int
+    rollouts_per_step: int
+    train_s: float
+    snapshot_bytes: float
+    swap_pause_s: float = 0.0
+    reading: Reading = "overlap"
+    margin: float = 1.0
+
+    @property
+    def rollouts_per_s(self) -> float:
+        """Rate of fresh rollouts that keeps the learner busy, safety margin included (design section 3)."""
+        return self.margin * self.rollouts_per_step / self.train_s
+
+    @property
+    def cycle_s(self) -> float:
+        """Seconds between two publications when the learner never idles."""
+        return self.publish_period * self.train_s
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a worker is worth: rate x shares. `reason` says what takes the rest away."""
+
+    rollouts_per_s: float
+    up_share: float
+    open_share: float
+    work_share: float
+    reason: str
+
+
+def open_share(demand: Demand, broadcast_s: float, generation_s: float) -> float:
+    """Share of a publication cycle in which the admission gate is open for a worker, learner kept busy. Ours.
+
+    Versions reach it `b = broadcast_s / T_train` steps late and the rollouts outstanding lead the learner
+    by about `g = generation_s / T_train` steps. A snapshot `u` is good for admissions up to step
+    `u + S`; the next one arrives `kappa` steps later, so of every `kappa` steps `kappa + b + g - (S + 1)`
+    are closed. It is 1 exactly when the freshness condition `kappa + b + g < S + 1` holds.
+    """
+    b, g = broadcast_s / demand.train_s, generation_s / demand.train_s
+    closed = demand.publish_period + b + g - (demand.staleness_bound + 1)
+    return 1.0 - min(1.0, max(0.0, closed / demand.publish_period))
+
+
+def effect(offer: WorkerOffer, demand: Demand, broadcast_s: float) -> Effect:
+    """mu_eff of one worker: its rate x share of time up x gate open x working (not taking a snapshot)."""
+    up = 1.0 / (1.0 + offer.preemptions_per_h * (offer.startup_s + broadcast_s) / 3600.0)
+    fresh = open_share(demand, broadcast_s, offer.generation_s)
+    paused = broadcast_s if demand.reading == "stall" else demand.swap_pause_s
+    work = max(0.0, 1.0 - paused / demand.cycle_s)
+    if demand.reading == "overlap" and broadcast_s > demand.cycle_s:
+        fresh = min(fresh, demand.cycle_s / broadcast_s)
+    rate = offer.rollouts_per_s * up * fresh * work
+    reason = f"{rate:.3g} of {offer.rollouts_per_s:.3g} rollouts/s count"
+    if fresh < 1.0:
+        reason += (
+            f": a snapshot takes {broadcast_s:.0f} s to arrive and a rollout {offer.generation_s:.0f} s, "
+            f"{(broadcast_s + offer.generation_s) / demand.train_s:.1f} steps of "
+            f"{demand.staleness_bound + 1 - demand.publish_period} that S and kappa leave"
+        )
+    return Effect(rate, up, fresh, work, reason)
+
+
+def snapshot_deadline_s(offers: Sequence[WorkerOffer], demand: Demand) -> float:
+    """Latest a snapshot may arrive without closing anybody's gate: (S + 1 - kappa - g) * T_train, <= cycle."""
+    slowest = max((offer.generation_s for offer in offers), default=0.0)
+    slack = (demand.staleness_bound + 1 - demand.publish_period) * demand.train_s - slowest
+    return max(0.0, min(slack, demand.cycle_s))
+
+
+def choose_plan(plans: Sequence[BroadcastPlan], deadline_s: float) -> tuple[BroadcastPlan, str]:
+    """The cheapest plan that is in time, else the fastest; and why.
+
+    Time inside the freshness slack buys nothing and egress is money, so cost decides there. Plans within
+    1 % in egress are told apart by time.
+    """
+    if not plans:
+        raise ValueError("no broadcast plan to choose from")
+    fastest = min(plans, key=lambda plan: (plan.time_s, plan.topology))
+    in_time = [plan for plan in plans if plan.time_s <= deadline_s]
+    if not in_time:
+        return fastest, (
+            f"{fastest.topology}: the fastest, {fastest.time_s:.1f} s, "
+            f"{fastest.time_s / max(fastest.bound_s, 1e-12):.2f}x the bound; none makes {deadline_s:.0f} s"
+        )
+    least = min(plan.egress_usd for plan in in_time)
+    best = min(
+        (plan for plan in in_time if plan.egress_usd <= 1.01 * least + 1e-9),
+        key=lambda plan: (plan.time_s, plan.topology),
+    )
+    return best, (
+        f"{best.topology}: {best.time_s:.1f} s is in time for {deadline_s:.0f} s and its egress of "
+        f"{best.egress_usd:.2f} USD is the least (fastest: {fastest.topology}, {fastest.time_s:.1f} s, "
+        f"{fastest.egress_usd:.2f} USD)"
+    )
+
+
+def receiver_egress_usd(plan: BroadcastPlan, links: LinkTable, sites: Mapping[str, str]) -> dict[str, float]:
+    """USD of egress paid for each receiver's copy of the snapshot under the plan."""
+    gigabytes = plan.size_bytes / 1e9
+    rows = [links.index(sites[worker]) for worker in plan.order]
+    home = links.index(links.learner_site)
+    price = links.egress
+    if plan.shares:
+        out = {}
+        for me, worker in enumerate(plan.order):
+            usd = plan.direct_share * price[home, rows[me]]
+            for relay, share in enumerate(plan.shares):
+                sender = home if relay == me else rows[relay]
+                usd += share * price[sender, rows[me]]
+            out[worker] = float(usd) * gigabytes
+        return out
+    senders = [home if parent < 0 else rows[parent] for parent in plan.parents]
+    return {
+        worker: float(price[senders[i], rows[i]]) * gigabytes for i, worker in enumerate(plan.order)
+    }
+
+
+@dataclass(frozen=True)
+class Provision:
+    """The fixed point: who works, how the snapshot reaches them, and what each is worth."""
+
+    regime: Regime
+    demand: Demand
+    activation: Activation
+    plan: BroadcastPlan
+    plan_reason: str
+    broadcast_s: dict[str, float]
+    effects: dict[str, Effect]
+    egress_usd_per_h: dict[str, float]
+    rounds: int
+    converged: bool
+    note: str
+
+    @property
+    def feasible(self) -> bool:
+        """The chosen workers keep the learner busy."""
+        return self.activation.feasible
+
+
+def cost_usd_per_h(offer: WorkerOffer, egress_usd: float, demand: Demand) -> float:
+    """Price of a worker with the egress of its snapshots, USD/h; learner kept busy."""
+    return offer.price_usd_per_h + egress_usd * 3600.0 / demand.cycle_s
+
+
+def provision(
+    offers: Sequence[WorkerOffer],
+    links: LinkTable,
+    demand: Demand,
+    rule: ActivationRule = "cost",
+    topologies: tuple[str, ...] = (),
+) -> Provision:
+    """Iterate set -> broadcast time -> effective rates -> set, until the set repeats.
+
+    A set seen before closes the loop: the same as last time is convergence; an older one is a cycle, and
+    the cheapest feasible member of the cycle is taken and the note says so.
+    """
+    by_id = {offer.worker_id: offer for offer in offers}
+    solo = {offer.worker_id: links.solo_s(offer, demand.snapshot_bytes) for offer in offers}
+    times, egress = dict(solo), _direct_egress(offers, links, demand)
+    seen: dict[tuple[str, ...], Provision] = {}
+    last: tuple[str, ...] | None = None
+    for round_ in range(1, MAX_ROUNDS + 1):
+        effects = {w: effect(by_id[w], demand, times[w]) for w in by_id}
+        options = [
+            Candidate(
+                worker_id=w,
+                cost_usd_per_h=cost_usd_per_h(offer, egress[w], demand),
+                rate=effects[w].rollouts_per_s,
+            )
+            for w, offer in by_id.items()
+        ]
+        picked = select(rule, options, demand.rollouts_per_s)
+        chosen = tuple(sorted(picked.chosen))
+        settled = chosen == last
+        plan, why = plan_broadcast([by_id[w] for w in chosen], links, demand, topologies)
+        times, egress = _spread(plan, links, by_id, solo, demand)
+        result = Provision(
+            "overlap", demand, picked, plan, why, times, effects,
+            {w: egress[w] * 3600.0 / demand.cycle_s for w in chosen}, round_, settled,
+            f"the same {len(chosen)} workers twice, after {round_} rounds" if settled else "",
+        )  # fmt: skip
+        if settled:
+            return result
+        if chosen in seen and not settled:
+            return _best_of_cycle(seen, chosen, round_)
+        seen[chosen] = result
+        last = chosen
+    return _best_of_cycle(seen, tuple(seen)[-1], MAX_ROUNDS)
+
+
+def _best_of_cycle(seen: dict[tuple[str, ...], Provision], at: tuple[str, ...], rounds: int) -> Provision:
+    sets = list(seen)
+    cycle = [seen[key] for key in sets[sets.index(at) :]] or list(seen.values())
+    best = min(
+        cycle,
+        key=lambda r: (not r.feasible, r.activation.cost_usd_per_h if r.feasible else r.activation.shortfall),
+    )
+    note = (
+        f"did not converge: {len(cycle)} sets follow one another after {rounds} rounds, because a larger "
+        "set takes longer to reach; the cheapest that covers the need was taken"
+    )
+    return Provision(**{**best.__dict__, "converged": False, "note": note, "rounds": rounds})
+
+
+def _direct_egress(offers: Sequence[WorkerOffer], links: LinkTable, demand: Demand) -> dict[str, float]:
+    """USD of one snapshot sent from the learner straight to each worker."""
+    home = links.index(links.learner_site)
+    return {
+        offer.worker_id: float(links.egress[home, links.index(offer.site)]) * demand.snapshot_bytes / 1e9
+        for offer in offers
+    }
+
+
+def plan_broadcast(
+    offers: Sequence[WorkerOffer], links: LinkTable, demand: Demand, topologies: tuple[str, ...] = ()
+) -> tuple[BroadcastPlan, str]:
+    """The plan by which these workers get a snapshot, and why. `topologies` restricts the choice."""
+    plans = candidates(links.problem(list(offers), demand.snapshot_bytes))
+    if topologies:
+        plans = tuple(plan for plan in plans if plan.topology in topologies) or plans
+    return choose_plan(plans, snapshot_deadline_s(offers, demand))
+
+
+def _spread(
+    plan: BroadcastPlan,
+    links: LinkTable,
+    offers: Mapping[str, WorkerOffer],
+    solo: Mapping[str, float],
+    demand: Demand,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """(seconds, USD) of a snapshot per worker: from the plan for those in it, else as if it joined it."""
+    sites = {w: offer.site for w, offer in offers.items()}
+    usd = receiver_egress_usd(plan, links, sites)
+    times = dict(zip(plan.order, plan.receiver_s))
+    typical = sorted(times.values())[len(times) // 2] if times else 0.0
+    direct = _direct_egress(list(offers.values()), links, demand)
+    share = math.fsum(usd.values()) / max(1e-12, math.fsum(direct[w] for w in usd)) if usd else 1.0
+    all_times = {w: times.get(w, max(solo[w], typical)) for w in offers}
+    all_usd = {w: usd.get(w, direct[w] * min(1.0, share)) for w in offers}
+    return all_times, all_usd

@@ -1,0 +1,147 @@
+"""The roster: which workers are worth their price now. Starts and stops them, with hysteresis.
+
+Called by the scheduler. At the start it provisions like the planner (`serial.provision_run`); afterwards
+it keeps the rate that was found necessary with as few changes as possible (`activation.revise`): at once
+when a worker is lost, otherwise when prices, rates or offers changed and the last review is old enough.
+"""
+
+from __future__ import annotations
+
+from echo2.policy.activation import Candidate, HysteresisPolicy, revise
+from echo2.policy.decisions import Decision, SetTimer, StartWorker
+from echo2.policy.fleet import ACTIVE, Fleet, Status, Worker
+from echo2.policy.provision import Demand, Provision, cost_usd_per_h, effect
+from echo2.policy.serial import provision_run
+from echo2.policy.settings import SchedulerSettings
+
+NO_COST_USD_PER_H = 1e-6
+COOL_DOWN_S = 900.0
+
+
+class Roster:
+    """Carries no clock: the time comes with every call."""
+
+    def __init__(self, settings: SchedulerSettings, fleet: Fleet) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._began: Provision | None = None
+        self._reviewed_s = 0.0
+        self._egress_usd_per_h: dict[str, float] = {}
+        self._banned_until: dict[str, float] = {}
+        self._short = False
+        self.changed = False
+        self.bound_usd_per_h = 0.0
+
+    def begin(self, t_s: float, out: list[Decision]) -> None:
+        """Choose the first set of workers and start it. The offers known now are the pool."""
+        offers = [worker.offer for worker in self._fleet.in_status(Status.OFFERED)]
+        self._reviewed_s = t_s
+        if not offers:
+            return
+        settings = self._settings
+        self._began = provision_run(
+            offers,
+            settings.links,
+            settings.demand(settings.train_s),
+            settings.learner_usd_per_h,
+            settings.activation,
+            settings.topologies,
+        )
+        activation = self._began.activation
+        self.bound_usd_per_h = activation.bound_usd_per_h
+        self._egress_usd_per_h = self._began.egress_usd_per_h
+        reasons = dict(activation.reasons)
+        for worker in self._fleet:
+            worker.broadcast_s = self._began.broadcast_s.get(worker.worker_id, 0.0)
+        for name in activation.chosen:
+            self._start(t_s, self._fleet[name], reasons.get(name, activation.method), out)
+
+    def due(self, t_s: float) -> bool:
+        """Whether something changed and the last review is old enough."""
+        settings = self._settings
+        return (self.changed or self._short) and t_s - self._reviewed_s >= settings.review_s
+
+    def lost(self, t_s: float, worker: Worker, cause: str) -> None:
+        """A worker left. One that failed is not asked again for a while; a preempted one when it is offered."""
+        if cause not in ("preempted", "stopped"):
+            self._banned_until[worker.worker_id] = t_s + COOL_DOWN_S
+        self._short = True
+
+    def reached(self, worker: Worker) -> None:
+        """A worker has a snapshot: it can be had and reached again."""
+        self._banned_until.pop(worker.worker_id, None)
+
+    def overdue(self, name: str) -> Worker | None:
+        """The worker of this name if it is still starting."""
+        worker = self._fleet.get(name)
+        return worker if worker is not None and worker.status is Status.STARTING else None
+
+    def review(self, t_s: float, train_s: float, out: list[Decision]) -> list[Worker]:
+        """Start what is missing and return the workers to be stopped."""
+        if self._began is None:
+            self.begin(t_s, out)
+            return []
+        if not (self._short or self.due(t_s)):
+            return []
+        demand = self._settings.demand(train_s)
+        options = self._candidates(t_s, demand)
+        if not options:
+            return []
+        revision = revise(options, self._needed(demand), HysteresisPolicy())
+        self.bound_usd_per_h = revision.activation.bound_usd_per_h
+        self._reviewed_s = t_s
+        self.changed = False
+        self._short = not revision.activation.feasible
+        for name, reason in revision.start:
+            self._start(t_s, self._fleet[name], reason, out)
+        stop = [self._fleet[name] for name, _ in revision.stop]
+        return [worker for worker in stop if worker.status in ACTIVE]
+
+    def _needed(self, demand: Demand) -> float:
+        assert self._began is not None
+        if self._began.regime == "overlap":
+            return demand.rollouts_per_s
+        return self._began.activation.needed
+
+    def _candidates(self, t_s: float, demand: Demand) -> list[Candidate]:
+        options = []
+        for worker in self._fleet:
+            active = worker.status in ACTIVE
+            name = worker.worker_id
+            if not active and (
+                worker.status is not Status.OFFERED or self._banned_until.get(name, 0.0) > t_s
+            ):
+                continue
+            options.append(
+                Candidate(
+                    worker_id=name,
+                    cost_usd_per_h=self._cost(worker, demand),
+                    rate=self._rate(worker, demand),
+                    active=active,
+                    locked=active and t_s < worker.lease_until_s,
+                    startup_s=worker.offer.startup_s,
+                )
+            )
+        return options
+
+    def _rate(self, worker: Worker, demand: Demand) -> float:
+        assert self._began is not None
+        if self._began.regime == "serial":
+            return worker.offer.rollouts_per_s
+        return effect(worker.offer, demand, worker.broadcast_s).rollouts_per_s
+
+    def _cost(self, worker: Worker, demand: Demand) -> float:
+        egress = self._egress_usd_per_h.get(worker.worker_id)
+        if egress is None:
+            links = self._settings.links
+            price = links.egress[links.index(links.learner_site), links.index(worker.offer.site)]
+            direct = float(price) * demand.snapshot_bytes / 1e9
+            return max(NO_COST_USD_PER_H, cost_usd_per_h(worker.offer, direct, demand))
+        return max(NO_COST_USD_PER_H, worker.offer.price_usd_per_h + egress)
+
+    def _start(self, t_s: float, worker: Worker, reason: str, out: list[Decision]) -> None:
+        worker.reset(Status.STARTING)
+        worker.lease_until_s = t_s + worker.offer.min_lease_s
+        out.append(StartWorker(t_s, worker.worker_id, reason, self.bound_usd_per_h))
+        wait = 3.0 * worker.offer.startup_s + self._settings.grace_s
+        out.append(SetTimer(t_s, f"startup:{worker.worker_id}", t_s + wait, "the worker must be up by then"))

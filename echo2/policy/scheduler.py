@@ -1,0 +1,441 @@
+"""The scheduler: one state machine that both worlds drive.
+
+`observe(fact) -> decisions`. The simulation and the live runtime tell it what happened and carry out what
+it answers; neither decides anything. It has no clock (every fact carries its time), no I/O and no
+randomness, so the same facts give the same decisions to the byte.
+
+It composes: the admission gate and buffer (`staleness`), the workers (`fleet`), who gets work
+(`_fill`), when to train, what is published to whom (`publication`) and which workers are worth their
+price (`roster`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from echo2.policy import facts as f
+from echo2.policy.decisions import (
+    CancelGroup,
+    Decision,
+    DropGroup,
+    FinishRun,
+    SetTimer,
+    StartGroup,
+    StopWorker,
+    TrainStep,
+)
+from echo2.policy.fleet import NONE, UP, Fleet, Status, Worker
+from echo2.policy.publication import Publication
+from echo2.policy.roster import Roster
+from echo2.policy.settings import SchedulerSettings
+from echo2.policy.staleness import (
+    AdmissionGate,
+    Group,
+    GroupBuffer,
+    PromptQueue,
+    VersionLedger,
+    staleness,
+)
+
+TRAIN_TIME_MEMORY = 0.2
+
+
+class Scheduler:
+    """See the module. Not re-entrant; one instance per run."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.settings = settings
+        self.fleet = Fleet()
+        self.ledger = VersionLedger()
+        self.gate = AdmissionGate(settings.staleness_bound, settings.rollouts_per_step)
+        self.gate.last_version = settings.total_steps
+        self.buffer = GroupBuffer()
+        self.prompts = PromptQueue()
+        self.publication = Publication(settings, self.fleet, self.ledger)
+        self.roster = Roster(settings, self.fleet)
+        self.groups: dict[int, Group] = {}
+        self.bubble_s = {"rollouts": 0.0, "publication": 0.0, "workers": 0.0}
+        self.late_rollouts = 0
+        self.training = False
+        self.finished = False
+        self.now = 0.0
+        self.train_s = settings.train_s
+        self._started = False
+        self._next_group = 0
+        self._stamps: dict[int, dict[int, Group]] = {}
+        self._claim_rate = 0.0
+        self._claim_slots = 0
+        self._handlers: dict[type, Callable[[Any, list[Decision]], None]] = {
+            f.RolloutFinished: self._rollout_finished,
+            f.RunStarted: self._run_started,
+            f.WorkerOffered: self._worker_offered,
+            f.OfferWithdrawn: self._offer_withdrawn,
+            f.WorkerJoined: self._worker_joined,
+            f.WorkerLeft: self._worker_left,
+            f.PriceChanged: self._price_changed,
+            f.RateMeasured: self._rate_measured,
+            f.LinkMeasured: self._link_measured,
+            f.StepFinished: self._step_finished,
+            f.SnapshotLive: self._snapshot_live,
+            f.SnapshotFailed: self._snapshot_failed,
+            f.TimerFired: self._timer_fired,
+        }
+
+    def observe(self, fact: f.Fact) -> list[Decision]:
+        """Take in one fact and answer with what is to be done. Facts come in the order of their time."""
+        t_s = fact.t_s
+        if t_s < self.now:
+            raise ValueError(f"time goes back from {self.now} to {t_s} s with {fact}")
+        if not self.training and self._started and not self.finished:
+            self.bubble_s[self.waiting_for()] += t_s - self.now
+        self.now = t_s
+        out: list[Decision] = []
+        self._handlers[type(fact)](fact, out)
+        return out
+
+    def waiting_for(self) -> str:
+        """What an idle learner waits for: rollouts being made, a publication under way, or workers."""
+        if self.gate.running:
+            return "rollouts"
+        return "publication" if self.publication.in_transit else "workers"
+
+    # ---- the pool ------------------------------------------------------------------------------
+
+    def _run_started(self, fact: f.RunStarted, out: list[Decision]) -> None:
+        self.ledger.resume(fact.version)
+        self.gate.trained = fact.version * self.settings.rollouts_per_step
+        self._started = True
+        self.roster.begin(fact.t_s, out)
+
+    def _worker_offered(self, fact: f.WorkerOffered, out: list[Decision]) -> None:
+        self.fleet.offer(fact.offer)
+        self._review(out)
+
+    def _offer_withdrawn(self, fact: f.OfferWithdrawn, out: list[Decision]) -> None:
+        worker = self.fleet.get(fact.worker_id)
+        if worker is None:
+            return
+        worker.withdrawn = True
+        if worker.status is Status.OFFERED:
+            worker.status = Status.GONE
+
+    def _worker_joined(self, fact: f.WorkerJoined, out: list[Decision]) -> None:
+        worker = self.fleet.get(fact.worker_id)
+        if worker is None or self.finished or fact.incarnation <= worker.incarnation:
+            return
+        if worker.status in UP:
+            self._take_down(worker, "it started anew without leaving", out)
+        worker.reset(Status.READY)
+        worker.incarnation = fact.incarnation
+        worker.version = fact.holds_version
+        worker.progress_s = fact.t_s
+        worker.lease_until_s = max(worker.lease_until_s, fact.t_s + worker.offer.min_lease_s)
+        self._recount_claims()
+        self.publication.catch_up(fact.t_s, worker, out)
+        self._fill(worker, out)
+
+    def _worker_left(self, fact: f.WorkerLeft, out: list[Decision]) -> None:
+        worker = self.fleet.get(fact.worker_id)
+        if worker is None or fact.incarnation < worker.incarnation:
+            return
+        self._take_down(worker, fact.cause, out)
+        worker.reset(Status.GONE if worker.withdrawn else Status.OFFERED)
+        worker.incarnation = max(worker.incarnation, fact.incarnation)
+        self._recount_claims()
+        if not self.finished:
+            self.roster.lost(fact.t_s, worker, fact.cause)
+            self._review(out)
+            self._fill_all(out)
+
+    def _price_changed(self, fact: f.PriceChanged, out: list[Decision]) -> None:
+        if self.fleet.amend(fact.worker_id, price_usd_per_h=fact.price_usd_per_h):
+            self.roster.changed = True
+
+    def _rate_measured(self, fact: f.RateMeasured, out: list[Decision]) -> None:
+        if self.fleet.amend(fact.worker_id, rollouts_per_s=fact.rollouts_per_s):
+            self.roster.changed = True
+            self._recount_claims()
+
+    def _link_measured(self, fact: f.LinkMeasured, out: list[Decision]) -> None:
+        self.fleet.amend(fact.worker_id, uplink_bps=fact.uplink_bps, downlink_bps=fact.downlink_bps)
+
+    def _review(self, out: list[Decision]) -> None:
+        """Let the roster start and stop workers; those told to stop finish what they have first."""
+        if not self._started or self.finished:
+            return
+        for worker in self.roster.review(self.now, self.train_s, out):
+            worker.status = Status.DRAINING
+            self._stop_if_idle(worker, "no longer needed", out)
+        self._recount_claims()
+
+    def _stop_if_idle(self, worker: Worker, reason: str, out: list[Decision]) -> None:
+        if worker.status is Status.DRAINING and not worker.groups:
+            out.append(StopWorker(self.now, worker.worker_id, reason, self.roster.bound_usd_per_h))
+
+    def _take_down(self, worker: Worker, cause: str, out: list[Decision]) -> None:
+        for group in list(worker.groups.values()):
+            self._drop(group, f"worker {worker.worker_id}: {cause}", out, back=True)
+        self.publication.gone(self.now, worker, out)
+
+    # ---- rollouts ------------------------------------------------------------------------------
+
+    def _rollout_finished(self, fact: f.RolloutFinished, out: list[Decision]) -> None:
+        group = self.groups.get(fact.group_id)
+        if group is None or group.worker_id != fact.worker_id:
+            self.late_rollouts += 1
+            return
+        worker = self.fleet[fact.worker_id]
+        worker.in_flight -= 1
+        worker.progress_s = fact.t_s
+        group.remaining -= 1
+        group.tokens += fact.tokens
+        if group.remaining == group.rollouts - 1 or fact.oldest_version < group.oldest_version:
+            group.oldest_version = fact.oldest_version
+        if group.remaining == 0:
+            self._group_complete(group, worker, out)
+        if worker.status is Status.READY:
+            self._fill(worker, out)
+
+    def _group_complete(self, group: Group, worker: Worker, out: list[Decision]) -> None:
+        self._forget(group, worker)
+        self.gate.buffered += group.rollouts
+        self.buffer.push(group)
+        if worker.status is Status.DRAINING:
+            self._stop_if_idle(worker, "no longer needed", out)
+        self._try_train(out)
+
+    def _forget(self, group: Group, worker: Worker) -> None:
+        """A group no longer runs."""
+        del self.groups[group.group_id], worker.groups[group.group_id]
+        del self._stamps[group.stamp][group.group_id]
+        self.gate.running -= group.rollouts
+
+    def _drop(self, group: Group, reason: str, out: list[Decision], *, back: bool) -> None:
+        """Take a running group off its worker; its prompt goes back to the front unless tried too often."""
+        worker = self.fleet[group.worker_id]
+        self._forget(group, worker)
+        worker.in_flight -= group.remaining
+        self._give_back(group, reason, out, counts=not back)
+
+    def _give_back(self, group: Group, reason: str, out: list[Decision], *, counts: bool) -> None:
+        attempt = group.attempt + 1 if counts else group.attempt
+        again = attempt < self.settings.max_attempts
+        if again:
+            self.prompts.put_back(group.prompt, attempt)
+        lag = self.ledger.version - group.oldest_version
+        bound = self.settings.staleness_bound
+        out.append(DropGroup(self.now, group.group_id, group.prompt, lag, again, reason, bound))
+
+    # ---- who gets work -------------------------------------------------------------------------
+
+    def _fill(self, worker: Worker, out: list[Decision]) -> None:
+        """Start groups on a worker while it has free slots and the gate is open for its version.
+
+        A group may exceed the slots by its last members: they wait inside the engine, which keeps it full.
+        """
+        if worker.version == NONE or self.finished or not self._started:
+            return
+        if worker.inbound != NONE and self.settings.reading == "stall":
+            return
+        size = self.settings.group_size
+        cap = self._cap(worker)
+        while worker.in_flight < cap and self.gate.room(worker.version) >= size:
+            self._start_group(worker, out)
+
+    def _cap(self, worker: Worker) -> int:
+        """In-flight rollouts a worker may have: its slots, or its share of a scarce gate.
+
+        When the gate admits fewer rollouts than the pool has slots, each worker gets a share by its rate,
+        so that the batch ends everywhere at about the same time; a snapshot that is late holds nothing back.
+        """
+        gate = self.gate
+        window = gate.limit(worker.version) - gate.trained - gate.buffered
+        slots = worker.offer.slots
+        if window >= self._claim_slots or not self._claim_rate:
+            return slots
+        size = self.settings.group_size
+        share = window * worker.offer.rollouts_per_s / self._claim_rate / size
+        return min(slots, max(1, round(share)) * size)
+
+    def _recount_claims(self) -> None:
+        """Rate and slots of the workers that will take work for the newest versions in time."""
+        claimants = [w for w in self.fleet.in_status(Status.READY) if not w.late]
+        self._claim_rate = sum(w.offer.rollouts_per_s for w in claimants)
+        self._claim_slots = sum(w.offer.slots for w in claimants)
+
+    def _fill_all(self, out: list[Decision]) -> None:
+        """Hand out what the gate admits to whoever will finish it first: least (in flight + G) / rate."""
+        if self.finished or not self._started:
+            return
+        size, gate = self.settings.group_size, self.gate
+        stall = self.settings.reading == "stall"
+        heap = []
+        for index, worker in enumerate(self.fleet.in_status(Status.READY)):
+            blocked = worker.version == NONE or (stall and worker.inbound != NONE)
+            if not blocked and worker.in_flight < (cap := self._cap(worker)):
+                heap.append(((worker.in_flight + size) / worker.offer.rollouts_per_s, index, cap, worker))
+        heapq.heapify(heap)
+        while heap:
+            _, index, cap, worker = heapq.heappop(heap)
+            if gate.room(worker.version) < size:
+                continue
+            self._start_group(worker, out)
+            if worker.in_flight < cap:
+                due = (worker.in_flight + size) / worker.offer.rollouts_per_s
+                heapq.heappush(heap, (due, index, cap, worker))
+
+    def _start_group(self, worker: Worker, out: list[Decision]) -> None:
+        prompt, attempt = self.prompts.take()
+        size, version = self.settings.group_size, worker.version
+        group_id = self._next_group
+        self._next_group += 1
+        name = worker.offer.worker_id
+        group = Group(group_id, prompt, attempt, name, size, version, self.now)
+        self.groups[group_id] = worker.groups[group_id] = group
+        self._stamps.setdefault(version, {})[group_id] = group
+        worker.in_flight += size
+        limit = self.gate.limit(version)
+        self.gate.running += size
+        reason = "next prompt" if attempt == 0 else "tried again"
+        out.append(
+            StartGroup(self.now, group_id, name, prompt, attempt, size, version, reason, limit)
+        )
+        if not worker.watched:
+            worker.progress_s = self.now
+            self._watch(worker, out)
+
+    def _watch(self, worker: Worker, out: list[Decision]) -> None:
+        """Expect progress of a worker that has work; the watchdog is one timer a worker."""
+        worker.watched = True
+        wait = self.settings.patience * worker.offer.generation_tail_s + self.settings.grace_s
+        name = f"watch:{worker.worker_id}:{worker.incarnation}"
+        out.append(SetTimer(self.now, name, self.now + wait, "a rollout must have ended by then"))
+
+    # ---- training and publication ---------------------------------------------------------------
+
+    def _try_train(self, out: list[Decision]) -> None:
+        if self.training or self.finished or not self._started:
+            return
+        bound, version = self.settings.staleness_bound, self.ledger.version
+        stale = self.buffer.pop_stale(version, bound)
+        for group in stale:
+            self.gate.buffered -= group.rollouts
+            self._give_back(group, "too old when its turn came", out, counts=True)
+        if len(self.buffer) >= self.settings.groups_per_step:
+            batch = self.buffer.pop_batch(self.settings.groups_per_step)
+            self.gate.buffered -= self.settings.rollouts_per_step
+            self.gate.trained += self.settings.rollouts_per_step
+            self.training = True
+            ids = tuple(group.group_id for group in batch)
+            lags = tuple(staleness(version, group.oldest_version) for group in batch)
+            out.append(TrainStep(self.now, version, ids, lags, "a full batch, oldest first", bound))
+        if stale:
+            self._fill_all(out)
+
+    def _step_finished(self, fact: f.StepFinished, out: list[Decision]) -> None:
+        self.ledger.advance(fact.version)
+        self.training = False
+        self.train_s += TRAIN_TIME_MEMORY * (fact.train_s - self.train_s)
+        if fact.version >= self.settings.total_steps:
+            self._finish("all steps are done", out)
+            return
+        if fact.version % self.settings.publish_period == 0:
+            self.publication.publish(fact.t_s, fact.snapshot_bytes, self.train_s, out)
+        self._cancel_doomed(out)
+        self._try_train(out)
+        if self.roster.due(fact.t_s):
+            self._review(out)
+        self._fill_all(out)
+
+    def _cancel_doomed(self, out: list[Decision]) -> None:
+        """Stop what can no longer be trained: even in the step that begins now it would be too old."""
+        oldest = self.ledger.version - self.settings.staleness_bound
+        for stamp in [stamp for stamp in self._stamps if stamp < oldest]:
+            for group in list(self._stamps[stamp].values()):
+                reason = f"generated with version {stamp}, the learner is at {self.ledger.version}"
+                out.append(CancelGroup(self.now, group.group_id, group.worker_id, reason, oldest))
+                self._drop(group, reason, out, back=False)
+            del self._stamps[stamp]
+
+    def _snapshot_live(self, fact: f.SnapshotLive, out: list[Decision]) -> None:
+        worker = self._current(fact.worker_id, fact.incarnation)
+        if worker is None:
+            return
+        was_late = worker.late
+        self.publication.live(fact.t_s, worker, fact.version, out)
+        self.roster.reached(worker)
+        if was_late:
+            self._recount_claims()
+        if worker.status is Status.READY:
+            self._fill(worker, out)
+
+    def _snapshot_failed(self, fact: f.SnapshotFailed, out: list[Decision]) -> None:
+        worker = self._current(fact.worker_id, fact.incarnation)
+        if worker is not None and worker.inbound == fact.version:
+            self._transfer_failed(worker, fact.cause, out)
+
+    def _transfer_failed(self, worker: Worker, cause: str, out: list[Decision]) -> None:
+        if not self.publication.failed(self.now, worker, out):
+            self._expel(worker, f"cannot receive snapshots: {cause}", out)
+
+    def _expel(self, worker: Worker, cause: str, out: list[Decision]) -> None:
+        """Give a worker up at once: its groups go to others."""
+        self._take_down(worker, cause, out)
+        worker.status = Status.DRAINING
+        self.roster.lost(self.now, worker, cause)
+        self._stop_if_idle(worker, cause, out)
+        self._recount_claims()
+        self._review(out)
+        self._fill_all(out)
+
+    def _current(self, worker_id: str, incarnation: int) -> Worker | None:
+        worker = self.fleet.get(worker_id)
+        up = worker is not None and worker.status in UP and worker.incarnation == incarnation
+        return worker if up else None
+
+    def _timer_fired(self, fact: f.TimerFired, out: list[Decision]) -> None:
+        if self.finished:
+            return
+        kind, _, rest = fact.name.partition(":")
+        if kind == "late":
+            self._mark_late(rest, out)
+        elif kind == "transfer":
+            version = int(rest.partition(":")[0])
+            names = [worker.worker_id for worker in self.fleet]
+            for worker in self.publication.overdue(self.now, version, names, out):
+                self._transfer_failed(worker, f"version {version} is overdue", out)
+        elif kind == "watch":
+            name, _, incarnation = rest.rpartition(":")
+            self._check_progress(name, int(incarnation), out)
+        elif kind == "startup" and (worker := self.roster.overdue(rest)) is not None:
+            self._expel(worker, "it has not come up in time", out)
+
+    def _mark_late(self, tag: str, out: list[Decision]) -> None:
+        version = int(tag.partition(":")[0])
+        late = [worker for worker in self.fleet if worker.inbound == version and not worker.late]
+        for worker in late:
+            worker.late = True
+        if late:
+            self._recount_claims()
+            self._fill_all(out)
+
+    def _check_progress(self, name: str, incarnation: int, out: list[Decision]) -> None:
+        worker = self._current(name, incarnation)
+        if worker is None:
+            return
+        worker.watched = False
+        if not worker.groups:
+            return
+        wait = self.settings.patience * worker.offer.generation_tail_s + self.settings.grace_s
+        if self.now - worker.progress_s >= wait:
+            self._expel(worker, f"no rollout has ended for {self.now - worker.progress_s:.0f} s", out)
+        else:
+            self._watch(worker, out)
+
+    def _finish(self, reason: str, out: list[Decision]) -> None:
+        self.finished = True
+        for worker in self.fleet.in_status(Status.STARTING, *UP):
+            out.append(StopWorker(self.now, worker.worker_id, reason, 0.0))
+        out.append(FinishRun(self.now, self.ledger.version, reason))

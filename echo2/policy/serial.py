@@ -1,0 +1,131 @@
+"""Provisioning where generation and training cannot overlap fully: S = 0, or a bound that is too tight.
+
+No number of workers keeps the learner busy then, so the question becomes which set gives the least USD
+per step. Called by the planner and the scheduler through `provision_run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from echo2.policy.facts import WorkerOffer
+from echo2.policy.links import LinkTable
+from echo2.policy.provision import (
+    Demand,
+    Effect,
+    Provision,
+    cost_usd_per_h,
+    plan_broadcast,
+    provision,
+    receiver_egress_usd,
+)
+from echo2.policy.activation import Candidate
+from echo2.policy.selection import ActivationRule, take_in_order
+
+
+def drain_s(offers: Sequence[WorkerOffer], rollouts: int) -> float:
+    """Seconds to make `rollouts` on idle workers, from their rates and tails alone. Ours, rough.
+
+    More rollouts than slots: the surplus at full rate, then one tail. Fewer: the tail, quicker the emptier
+    the batch (half of a decode step is taken to be weights, which every batch size pays).
+    """
+    slots = sum(offer.slots for offer in offers)
+    rate = sum(offer.rollouts_per_s for offer in offers)
+    tail = max((offer.generation_tail_s for offer in offers), default=0.0)
+    if not slots or rate <= 0:
+        return float("inf")
+    if rollouts > slots:
+        return (rollouts - slots) / rate + tail
+    return tail * 0.5 * (1.0 + rollouts / slots)
+
+
+def steps_per_s(offers: Sequence[WorkerOffer], demand: Demand, broadcast_s: float) -> float:
+    """min(1/T_train, mu/B, (S + 2 - kappa) / (T_bcast + T_drain + T_train)): the loop through the gate.
+
+    A version frees the next batches, which come `T_bcast + T_drain` later, are trained in `T_train`, and
+    the loop advances `S + 2 - kappa` steps. With S = 0 and kappa = 1 it is the serial closed form.
+    """
+    rate = sum(offer.rollouts_per_s for offer in offers)
+    loop = broadcast_s + drain_s(offers, demand.rollouts_per_step) + demand.train_s
+    steps = demand.staleness_bound + 2 - demand.publish_period
+    return min(1.0 / demand.train_s, rate / demand.rollouts_per_step, max(0, steps) / loop)
+
+
+def provision_serial(
+    offers: Sequence[WorkerOffer],
+    links: LinkTable,
+    demand: Demand,
+    learner_usd_per_h: float,
+    rule: ActivationRule = "cost",
+    topologies: tuple[str, ...] = (),
+) -> Provision:
+    """The set with the least USD per step among the prefixes of the order by price per rollout.
+
+    Prefix sizes grow by a quarter, so that 96 workers take about 15 tries.
+    """
+    by_id = {offer.worker_id: offer for offer in offers}
+    order = sorted(offers, key=lambda o: (o.price_usd_per_h / max(o.rollouts_per_s, 1e-12), o.worker_id))
+    best: tuple[float, int, float] | None = None
+    for size in _sizes(len(order)) if rule != "all" else [len(order)]:
+        some = order[:size]
+        plan, _ = plan_broadcast(some, links, demand, topologies)
+        steps = steps_per_s(some, demand, plan.time_s)
+        hourly = learner_usd_per_h + sum(offer.price_usd_per_h for offer in some)
+        usd = hourly / 3600.0 / max(steps, 1e-12) + plan.egress_usd / demand.publish_period
+        if best is None or usd < best[0]:
+            best = (usd, size, steps)
+    if best is None:
+        raise ValueError("no worker is on offer")
+    usd_per_step, size, steps = best
+    chosen = order[:size]
+    plan, why = plan_broadcast(chosen, links, demand, topologies)
+    sites = {w: offer.site for w, offer in by_id.items()}
+    usd = receiver_egress_usd(plan, links, sites)
+    times = dict(zip(plan.order, plan.receiver_s))
+    rates = [
+        Candidate(
+            worker_id=o.worker_id,
+            cost_usd_per_h=cost_usd_per_h(o, usd.get(o.worker_id, 0.0), demand),
+            rate=o.rollouts_per_s,
+        )
+        for o in order
+    ]
+    needed = sum(o.rollouts_per_s for o in chosen)
+    everyone = {w: times.get(w, links.solo_s(offer, demand.snapshot_bytes)) for w, offer in by_id.items()}
+    return Provision(
+        "serial",
+        demand,
+        take_in_order(rates[:size], needed, "least USD per step"),
+        plan,
+        why,
+        everyone,
+        {w: Effect(o.rollouts_per_s, 1.0, 1.0, 1.0, "counts in full") for w, o in by_id.items()},
+        {w: usd[w] * steps * 3600.0 / demand.publish_period for w in usd},
+        1,
+        True,
+        f"{size} of {len(order)} workers give the least, about {usd_per_step:.3g} USD per step",
+    )
+
+
+def provision_run(
+    offers: Sequence[WorkerOffer],
+    links: LinkTable,
+    demand: Demand,
+    learner_usd_per_h: float,
+    rule: ActivationRule = "cost",
+    topologies: tuple[str, ...] = (),
+) -> Provision:
+    """What a run starts with: full overlap where the pool allows it, else the cheapest serial set."""
+    if demand.staleness_bound > 0:
+        overlapped = provision(offers, links, demand, rule, topologies)
+        if overlapped.feasible:
+            return overlapped
+    return provision_serial(offers, links, demand, learner_usd_per_h, rule, topologies)
+
+
+def _sizes(count: int) -> list[int]:
+    sizes, at = [], 1
+    while at < count:
+        sizes.append(at)
+        at = max(at + 1, at * 5 // 4)
+    return [*sizes, count] if count else []

@@ -1,0 +1,79 @@
+"""The scheduler's settings: everything about a run that does not change while it lasts.
+
+They head the log of a run, so that replay needs nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from echo2.policy.links import LinkTable
+from echo2.policy.provision import Demand, Reading
+from echo2.policy.selection import ActivationRule
+
+Mode = Literal["push", "pull"]
+
+
+@dataclass(frozen=True)
+class SchedulerSettings:
+    """Units in the names. `train_s` is the expected time of a step, replaced as steps are measured.
+
+    `margin` >= 1 multiplies the rate of rollouts to provide. `topologies` restricts the broadcast plans
+    (empty: all are tried). `max_attempts` is how often a prompt is generated before it is given up.
+    `patience` times the expected time is how long anything is waited for.
+    """
+
+    staleness_bound: int
+    publish_period: int
+    rollouts_per_step: int
+    group_size: int
+    total_steps: int
+    train_s: float
+    full_snapshot_bytes: float
+    snapshot_bytes: float
+    learner_usd_per_h: float
+    links: LinkTable
+    swap_pause_s: float = 0.0
+    reading: Reading = "overlap"
+    mode: Mode = "push"
+    activation: ActivationRule = "cost"
+    topologies: tuple[str, ...] = ()
+    margin: float = 1.0
+    max_attempts: int = 5
+    pull_fanout: int = 4
+    review_s: float = 600.0
+    patience: float = 10.0
+    grace_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.staleness_bound < 0:
+            raise ValueError(f"staleness bound S = {self.staleness_bound}; it must be >= 0")
+        if not 1 <= self.publish_period <= self.staleness_bound + 1:
+            raise ValueError(
+                f"publication period kappa = {self.publish_period} with S = {self.staleness_bound}: it must be "
+                f"between 1 and S + 1 = {self.staleness_bound + 1}, or all workers end up waiting for a "
+                "version that is never published"
+            )
+        if self.group_size < 1 or self.rollouts_per_step % self.group_size:
+            raise ValueError(
+                f"group size {self.group_size} does not divide the {self.rollouts_per_step} rollouts of a step"
+            )
+
+    @property
+    def groups_per_step(self) -> int:
+        """Groups a step trains on."""
+        return self.rollouts_per_step // self.group_size
+
+    def demand(self, train_s: float) -> Demand:
+        """What the learner needs when a step takes `train_s`."""
+        return Demand(
+            staleness_bound=self.staleness_bound,
+            publish_period=self.publish_period,
+            rollouts_per_step=self.rollouts_per_step,
+            train_s=train_s,
+            snapshot_bytes=self.snapshot_bytes,
+            swap_pause_s=self.swap_pause_s,
+            reading=self.reading,
+            margin=self.margin,
+        )

@@ -1,0 +1,215 @@
+"""The march of learner and fluid workers through time until a cycle of steps has been measured (ours).
+
+The gate is the scheduler's: a worker holding snapshot version u starts rollouts only while
+trained + buffered + running < (S + u + 1) * B. Versions that are multiples of kappa are published when
+finished and are live on a worker `broadcast_s` later; one still under way is followed by the newest. The
+learner trains the oldest whole groups as soon as B rollouts are there, and drops what is older than S.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+from echo2.policy.generation import steady_rate
+from echo2.policy.steady.fluid import FluidWorkers, LengthBins
+from echo2.policy.steady.problem import Binding, SteadyProblem, SteadyState, WorkerGroup
+
+BINS_PER_MEAN = 12.0
+MAX_SINGLE_WORKERS = 16
+# A batch of k whole groups is complete, on average, when the fluid has brought k - 1/2 of them.
+HALF_GROUP = 0.5
+_NEVER = math.inf
+
+
+def predict(problem: SteadyProblem) -> SteadyState:
+    """Steps/s, utilisation and staleness the run settles to, and what binds it."""
+    return _March(problem).measure()
+
+
+def _units(groups: tuple[WorkerGroup, ...]) -> list[WorkerGroup]:
+    """Single workers while they are few: then whole prompt groups go to each, as in a real run."""
+    if sum(group.count for group in groups) > MAX_SINGLE_WORKERS:
+        return list(groups)
+    return [replace(group, count=1) for group in groups for _ in range(group.count)]
+
+
+class _March:
+    def __init__(self, problem: SteadyProblem) -> None:
+        self.problem = problem
+        bins = LengthBins.of(problem.lengths, problem.G, BINS_PER_MEAN)
+        groups = _units(problem.workers)
+        self.workers = [FluidWorkers(problem, group, bins) for group in groups]
+        self.arrivals = [_NEVER] * len(self.workers)
+        self.now_s = 0.0
+        self.version = 0
+        self.trained_at = _NEVER
+        self.admitted = 0.0
+        self.owed = 0.0
+        self.owed_version = 0
+        self.buffer: dict[int, float] = defaultdict(float)
+        self.made = self.dropped = 0.0
+        self.lags: dict[int, float] = defaultdict(float)
+
+    def measure(self) -> SteadyState:
+        problem = self.problem
+        kappa = problem.kappa
+        warm = kappa * -(-(2 * problem.S + 3) // kappa) + kappa
+        measured = kappa * max(2, -(-2 * (problem.S + 1) // kappa))
+        self._fill()
+        self._run_until(warm)
+        began_s = self.now_s
+        self.made = self.dropped = 0.0
+        self.lags.clear()
+        self._run_until(warm + measured)
+        return self._state(measured, self.now_s - began_s)
+
+    def _state(self, steps: int, seconds: float) -> SteadyState:
+        problem = self.problem
+        trained = math.fsum(self.lags.values())
+        learner = steps * problem.train_s / seconds
+        workers = self.made / seconds / problem.total_rate
+        return SteadyState(
+            steps_per_s=steps / seconds,
+            learner_utilisation=min(1.0, learner),
+            worker_utilisation=min(1.0, workers),
+            binding=_binding(problem, learner, workers),
+            mean_lag=sum(lag * amount for lag, amount in self.lags.items()) / trained,
+            max_lag=max(lag for lag, amount in self.lags.items() if amount > 1e-3 * trained),
+            step_s=seconds / steps,
+            dropped_share=self.dropped / max(self.made, 1e-300),
+        )
+
+    def _run_until(self, version: int) -> None:
+        while self.version < version:
+            self._next_event()
+
+    def _next_event(self) -> None:
+        """Whatever comes first: the learner ends a step, a snapshot is live, a worker ends a bin."""
+        ends = [w.next_bin_s for w in self.workers]
+        first_end, first_arrival = min(ends), min(self.arrivals)
+        self.now_s = min(self.trained_at, first_end, first_arrival)
+        if self.now_s == _NEVER:
+            raise ValueError(f"no progress at version {self.version}: {self.problem}")
+        if self.trained_at <= self.now_s:
+            self._finish_step()
+        elif first_arrival <= self.now_s:
+            self._arrive(self.arrivals.index(first_arrival))
+        else:
+            self._finish_bin(self.workers[ends.index(first_end)])
+
+    def _finish_bin(self, workers: FluidWorkers) -> None:
+        rollouts, outdated, groups = workers.finish_bin(self.now_s)
+        self.made += rollouts
+        self._drop(outdated)
+        for version, amount in groups:
+            if version <= self.owed_version:
+                paid = min(amount, self.owed)
+                self.owed -= paid
+                amount -= paid
+            if self.version - version > self.problem.S:
+                self._drop(amount)
+            else:
+                self.buffer[version] += amount
+        workers.reschedule()
+        self._train_if_ready()
+        self._fill()
+
+    def _drop(self, groups: float) -> None:
+        self.admitted -= groups * self.problem.G
+        self.dropped += groups * self.problem.G
+
+    def _train_if_ready(self) -> None:
+        problem = self.problem
+        if self.trained_at < _NEVER:
+            return
+        for version in [v for v in self.buffer if self.version - v > problem.S]:
+            self._drop(self.buffer.pop(version))
+        batch = problem.B / problem.G
+        if math.fsum(self.buffer.values()) - self.owed < batch - HALF_GROUP - 1e-6:
+            return
+        left = batch
+        for version in sorted(self.buffer):
+            taken = min(left, max(0.0, self.buffer[version]))
+            self.buffer[version] -= taken
+            self.lags[self.version - version] += taken
+            left -= taken
+        self.owed += left
+        self.owed_version = max(self.buffer)
+        self.trained_at = self.now_s + problem.train_s
+
+    def _finish_step(self) -> None:
+        self.trained_at = _NEVER
+        self.version += 1
+        if self.version % self.problem.kappa == 0:
+            for index, workers in enumerate(self.workers):
+                if workers.arriving is None:
+                    self._send(index)
+                else:
+                    workers.waiting = self.version
+        self._train_if_ready()
+        self._fill()
+
+    def _send(self, index: int) -> None:
+        workers = self.workers[index]
+        workers.arriving, workers.waiting = self.version // self.problem.kappa * self.problem.kappa, None
+        self.arrivals[index] = self.now_s + workers.group.broadcast_s
+        if self.problem.reading == "stall":
+            self._pause(workers, True)
+
+    def _pause(self, workers: FluidWorkers, paused: bool) -> None:
+        workers.settle(self.now_s)
+        workers.paused = paused
+        workers.reschedule()
+
+    def _arrive(self, index: int) -> None:
+        """The snapshot is there: swap (a pause when generation had gone on), then it is live."""
+        workers = self.workers[index]
+        pause_s = self.problem.swap_pause_s if self.problem.reading == "overlap" else 0.0
+        if pause_s > 0 and not workers.paused:
+            self._pause(workers, True)
+            self.arrivals[index] = self.now_s + pause_s
+            return
+        self._pause(workers, False)
+        assert workers.arriving is not None
+        workers.live_version, workers.arriving = workers.arriving, None
+        self.arrivals[index] = _NEVER
+        if workers.waiting is not None:
+            self._send(index)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Start whole groups where slots are free and the gate is open, the least loaded worker first."""
+        G = self.problem.G
+        changed: list[FluidWorkers] = []
+        waiting = [(w.running / w.slots, i) for i, w in enumerate(self.workers) if w.wants_group]
+        heapq.heapify(waiting)
+        while waiting:
+            _, i = heapq.heappop(waiting)
+            w = self.workers[i]
+            if self.admitted + G / 2 - 1e-6 > (self.problem.S + w.live_version + 1) * self.problem.B:
+                continue
+            if w not in changed:
+                w.settle(self.now_s)
+                changed.append(w)
+            w.dispatch(G)
+            self.admitted += G
+            if w.wants_group:
+                heapq.heappush(waiting, (w.running / w.slots, i))
+        for w in changed:
+            w.reschedule()
+
+
+def _binding(problem: SteadyProblem, learner: float, workers: float) -> Binding:
+    """What holds the run: a busy learner, busy workers, or the wait for fresh weights and its larger part."""
+    if learner > 0.97:
+        return "learner"
+    if workers > 0.95:
+        return "rollouts"
+    generation_s = min(
+        steady_rate(g.model, problem.lengths, problem.prompt_tokens, g.slots).tail_s for g in problem.workers
+    )
+    broadcast_s = math.fsum(g.count * g.broadcast_s for g in problem.workers)
+    return "broadcast" if broadcast_s / sum(g.count for g in problem.workers) > generation_s else "freshness"

@@ -1,0 +1,1 @@
+"""Turns the staged raw extracts into the shipped trace files. Called by `traces/convert.py` only."""
