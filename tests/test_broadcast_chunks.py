@@ -140,7 +140,9 @@ def test_every_topology_takes_as_long_as_predicted(problem: BroadcastProblem) ->
 def test_a_slow_receiver_holds_nobody_up() -> None:
     """With stripes the fast receivers are done at their own time, the slow one at its own."""
     fast = tuple(Peer(f"w{i}", 400 * MBIT, 4000 * MBIT) for i in range(4))
-    problem = BroadcastProblem(64e6, Peer("learner", 400 * MBIT, 1e9), (*fast, Peer("slow", 20 * MBIT, 40 * MBIT)))
+    problem = BroadcastProblem(
+        64e6, Peer("learner", 400 * MBIT, 1e9), (*fast, Peer("slow", 20 * MBIT, 40 * MBIT))
+    )
     plan = plan_for(problem, "stripes", rules=FREE)
     seen = simulate(problem, plan)
     predicted = dict(zip(plan.order, plan.receiver_s))

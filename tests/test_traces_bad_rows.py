@@ -18,14 +18,18 @@ AVAILABILITY = "trace_id,start_s,end_s,pool,node,alive\n"
 LENGTH = "population,kind,tokens_lo,tokens_hi,mass\n"
 REGION = "epoch_utc,src,dst,src_tier,dst_tier,capacity_mbps,streams,rtt_ms,egress_usd_per_gb\n"
 ENGINE = (
-    "gpu,gpus,model,dtype,engine,phase,batch,context_tokens,step_ms,tokens_per_s,kv_pool_tokens,basis,source\n"
+    "gpu,gpus,model,dtype,engine,phase,batch,context_tokens,step_ms,tokens_per_s,"
+    "kv_pool_tokens,basis,source\n"
 )
 NIC = "instance,burst_mbps,sustained_mbps,bucket_gbit\n"
 
 BAD = {
     "negative rate": (LINK + "a,0,5,1,,1\na,1,-5,1,,1\n", r"row 2 \(line 3\): down_mbps = '-5' must be > 0"),
     "zero rate": (LINK + "a,0,0,1,,1\n", r"row 1 \(line 2\): down_mbps = '0' must be > 0; .*ok = 0"),
-    "time going back": (LINK + "a,0,5,1,,1\na,9,5,1,,1\na,3,5,1,,1\n", r"row 3 \(line 4\): t_s = 3 is not after 9"),
+    "time going back": (
+        LINK + "a,0,5,1,,1\na,9,5,1,,1\na,3,5,1,,1\n",
+        r"row 3 \(line 4\): t_s = 3 is not after 9",
+    ),
     "time standing": (LINK + "a,0,5,1,,1\na,0,5,1,,1\n", r"row 2 .*not after"),
     "negative time": (LINK + "a,-1,5,1,,1\n", "t_s = '-1' must be >= 0"),
     "nan": (LINK + "a,0,nan,1,,1\n", "down_mbps = 'nan' is not a finite number"),
@@ -38,14 +42,22 @@ BAD = {
     "up but no rate": (LINK + "a,0,,,,1\n", "neither down_mbps nor up_mbps is given"),
     "never up": (LINK + "a,0,,,,0\n", "never up"),
     "empty id": (LINK + ",0,5,1,,1\n", "trace_id = '' is empty"),
-    "blank line": (LINK + "a,0,5,1,,1\n\na,1,5,1,,1\n", r"row 2 \(line 3\): trace_id = '' is empty"),
+    "blank line": (LINK + "a,0,5,1,,1\n\na,1,5,1,,1\n", r"row 2 \(line 3\): 0 fields where"),
     "series not together": (LINK + "a,0,5,1,,1\nb,0,5,1,,1\na,1,5,1,,1\n", "must stand together"),
-    "wrong unit": (LINK.replace("up_mbps", "up_kbps") + "a,0,5,1,,1\n", "'up_mbps' is missing; found 'up_kbps'"),
+    "wrong unit": (
+        LINK.replace("up_mbps", "up_kbps") + "a,0,5,1,,1\n",
+        "'up_mbps' is missing; found 'up_kbps'",
+    ),
     "missing column": ("trace_id,t_s,down_mbps,up_mbps,rtt_ms\na,0,5,1,\n", "column 'ok' is missing"),
-    "too many fields": (LINK + "a,0,5,1,,1,9,9\n", "not a CSV table|fields"),
+    "too many fields": (LINK + "a,0,5,1,,1,9,9\n", r"row 1 \(line 2\): 8 fields where the header has 6"),
     "no rows": (LINK, "no data rows"),
-    "empty file": ("", "not a CSV table"),
-    "unknown gpu": (PRICE + "2026-01-01,x,,RTX 4900,1,24,spot,0.3,u\n", r"line 2\): GPU 'RTX 4900'.*RTX 4090"),
+    "empty file": ("", "is empty; its first row must name"),
+    "column twice": (LINK.replace("up_mbps", "t_s") + "a,0,5,1,,1\n", "names a column twice"),
+    "too few fields": (LINK + "a,0,5\n", "3 fields where"),
+    "unknown gpu": (
+        PRICE + "2026-01-01,x,,RTX 4900,1,24,spot,0.3,u\n",
+        r"line 2\): GPU 'RTX 4900'.*RTX 4090",
+    ),
     "price too good": (
         PRICE + "2026-01-01,x,,H100,1,80,spot,2,u\n2026-01-01,x,,H100,1,80,spot,0.01,u\n",
         r"row 2 \(line 3\): usd_per_gpu_hour = 0.01 for H100 is an error, not a bargain",
@@ -57,16 +69,25 @@ BAD = {
     "no source": (PRICE + "2026-01-01,x,,H100,1,80,spot,2,\n", "source_url = '' is empty"),
     "half a gpu": (PRICE + "2026-01-01,x,,H100,0.5,80,spot,2,u\n", "gpus = '0.5' must be >= 1"),
     "interval backwards": (AVAILABILITY + "a,10,5,p,n1,1\n", "end_s = 5 is not after start_s = 10"),
-    "overlap in a node": (AVAILABILITY + "a,0,10,p,n1,1\na,5,20,p,n1,1\n", r"row 2 .*start_s = 5 lies before"),
+    "overlap in a node": (
+        AVAILABILITY + "a,0,10,p,n1,1\na,5,20,p,n1,1\n",
+        r"row 2 .*start_s = 5 lies before",
+    ),
     "two of one node": (AVAILABILITY + "a,0,10,p,n1,2\n", "alive must be 0 or 1"),
     "negative count": (AVAILABILITY + "a,0,10,p,,-1\n", "alive = '-1' must be >= 0"),
     "mass not 1": (LENGTH + "p,output,1,1,0.5\np,output,2,2,0.4\n", "sum to 0.9"),
     "bins overlap": (LENGTH + "p,output,1,5,0.5\np,output,4,9,0.5\n", "overlap"),
     "bin backwards": (LENGTH + "p,output,5,1,1\n", "tokens_hi must be >= tokens_lo"),
-    "region not cloud:region": (REGION + "2022-01-01,us-east-1,b:c,,,5,64,,\n", "'us-east-1' is not cloud:region"),
+    "region not cloud:region": (
+        REGION + "2022-01-01,us-east-1,b:c,,,5,64,,\n",
+        "'us-east-1' is not cloud:region",
+    ),
     "pair twice": (REGION + "2022-01-01,a:b,b:c,,,5,64,,\n" * 2, "stands twice"),
     "failed run": (ENGINE + "H100,1,m,,,decode,1,1024,0,0,1000,measured,s\n", "step_ms = '0' must be > 0"),
-    "no such basis": (ENGINE + "H100,1,m,,,decode,1,1024,5,5,1000,guess,s\n", "basis = 'guess' must be one of"),
+    "no such basis": (
+        ENGINE + "H100,1,m,,,decode,1,1024,5,5,1000,guess,s\n",
+        "basis = 'guess' must be one of",
+    ),
     "burst under sustained": (NIC + "x,5,10,1\n", "burst_mbps must be >= sustained_mbps"),
 }
 

@@ -11,7 +11,10 @@ import pytest
 from echo2 import traces
 from echo2.errors import UserError
 
-LINK = "trace_id,t_s,down_mbps,up_mbps,rtt_ms,ok\na,0,100,10,20,1\na,10,50,5,,1\na,30,,,,0\na,40,100,10,20,1\na,100,100,10,20,1\n"
+LINK = (
+    "trace_id,t_s,down_mbps,up_mbps,rtt_ms,ok\n"
+    "a,0,100,10,20,1\na,10,50,5,,1\na,30,,,,0\na,40,100,10,20,1\na,100,100,10,20,1\n"
+)
 
 
 def test_own_link_by_path_and_by_str(tmp_path: Path) -> None:
@@ -38,8 +41,8 @@ def test_normalised_has_median_one_by_time(tmp_path: Path) -> None:
 def test_one_of_several_series_is_picked_by_its_name(tmp_path: Path) -> None:
     """A file of two lines needs `path#name`; the error without it says so."""
     path = tmp_path / "lines.csv"
-    path.write_text(LINK + LINK.split("\n", 1)[1].replace("a,", "b,").replace("100,10", "7,3"))
-    with pytest.raises(UserError, match="holds 2 series; pick one with .*#a"):
+    path.write_text(LINK + LINK.split("\n", 1)[1].replace("a,", "b,").replace(",100,10,", ",7,3,"))
+    with pytest.raises(UserError, match=r"holds 2 series; pick one with .*#a"):
         traces.link(path)
     assert traces.link(f"{path}#b").down_bps[0] == 7e6
     with pytest.raises(UserError, match="known: a, b"):
@@ -53,7 +56,7 @@ def test_kind_is_taken_from_the_columns_or_given(tmp_path: Path) -> None:
     assert len(traces.load(path)) == len(traces.load(path, "link")) == 5
     with pytest.raises(UserError, match="missing"):
         traces.load(path, "price")
-    with pytest.raises(UserError, match="kind of trace 'lnk'.*link"):
+    with pytest.raises(UserError, match=r"kind of trace 'lnk'.*link"):
         traces.load(path, "lnk")
 
 
@@ -113,5 +116,5 @@ def test_own_prices_engines_lengths_and_regions(tmp_path: Path) -> None:
 
 def test_missing_file_is_named() -> None:
     """A path that is not there is not taken for an id."""
-    with pytest.raises(UserError, match="nowhere.csv does not exist"):
+    with pytest.raises(UserError, match=r"nowhere\.csv does not exist"):
         traces.load("nowhere.csv")

@@ -129,7 +129,7 @@ def test_a_missing_shipped_file_is_named(copied: Path) -> None:
     """A missing file gives its name, not a traceback of the system."""
     name = next(e.file for e in catalogue.entries() if e.trace_id == "access-2026-08")
     (copied / name).unlink()
-    with pytest.raises(UserError, match="home_lines_2026-08.csv does not exist"):
+    with pytest.raises(UserError, match=r"home_lines_2026-08\.csv does not exist"):
         catalogue.load("access-2026-08")
 
 

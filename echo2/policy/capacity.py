@@ -67,36 +67,38 @@ def required_rate(
     if not (B > 0 and kappa >= 1 and train_s > 0 and broadcast_s >= 0 and swap_pause_s >= 0):
         raise ValueError("needs B > 0, kappa >= 1, train_s > 0, broadcast_s >= 0, swap_pause_s >= 0")
     period = kappa * train_s
-    if reading == "stall":
-        slack, stopped, term = period - broadcast_s, broadcast_s, "broadcast"
-        broken = broadcast_s >= period * (1 - WHOLE)
-    else:
-        slack, stopped = period - max(broadcast_s, swap_pause_s), swap_pause_s
-        term = "swap" if swap_pause_s > broadcast_s else "broadcast"
-        broken = broadcast_s > period * (1 + WHOLE) or swap_pause_s >= period * (1 - WHOLE)
-    if broken:
-        return _infeasible(term, max(broadcast_s, stopped), kappa, period, slack)
-    rate = B / train_s / (1.0 - stopped / period)
-    if stopped == 0:
-        return Requirement(True, rate, "learner", slack, f"B/T_train = {rate:.4g} rollouts/s")
-    term = "broadcast" if reading == "stall" else "swap"
+    stall = reading == "stall"
+    if broadcast_s >= period * (1 - WHOLE) if stall else broadcast_s > period * (1 + WHOLE):
+        return _infeasible("broadcast", "T_bcast", broadcast_s, kappa, period, strict=stall)
+    if not stall and swap_pause_s >= period * (1 - WHOLE):
+        return _infeasible("swap", "swap pause", swap_pause_s, kappa, period, strict=True)
+    stopped_s = broadcast_s if stall else swap_pause_s
+    slack_s = period - max(broadcast_s, stopped_s)
+    rate = B / train_s / (1.0 - stopped_s / period)
+    if stopped_s == 0:
+        return Requirement(True, rate, "learner", slack_s, f"B/T_train = {rate:.4g} rollouts/s")
+    term: Term = "broadcast" if stall else "swap"
     reason = (
-        f"workers stop {stopped:.4g} s ({term}) in each kappa*T_train {period:.4g} s: {rate:.4g} rollouts/s, "
-        f"{1 / (1 - stopped / period):.3g}x B/T_train"
+        f"workers stop {stopped_s:.4g} s ({term}) in each kappa*T_train {period:.4g} s: {rate:.4g} "
+        f"rollouts/s, {rate * train_s / B:.3g}x B/T_train"
     )
-    return Requirement(True, rate, _as_term(term), slack, reason)
+    return Requirement(True, rate, term, slack_s, reason)
 
 
-def _as_term(name: str) -> Term:
-    return "swap" if name == "swap" else "broadcast"
-
-
-def _infeasible(term: str, takes_s: float, kappa: int, period_s: float, slack_s: float) -> Requirement:
-    name = "swap pause" if term == "swap" else "T_bcast"
-    by = f"{takes_s / period_s:.3g}x too slow" if takes_s > period_s else "no time left to generate"
-    needs = math.floor(takes_s / period_s * kappa + WHOLE) + 1
-    reason = f"{name} {takes_s:.4g} s > kappa*T_train {period_s:.4g} s: {by}; kappa >= {needs} would fit"
-    return Requirement(False, math.inf, _as_term(term), slack_s, reason)
+def _infeasible(
+    term: Term, name: str, takes_s: float, kappa: int, period_s: float, strict: bool
+) -> Requirement:
+    """Say by how much it is too slow and the kappa that would fit (`strict`: equal does not fit either)."""
+    periods = takes_s / period_s * kappa
+    fits = math.floor(periods + WHOLE) + 1 if strict else math.ceil(periods - WHOLE)
+    slow = (
+        f"{takes_s / period_s:.3g}x too slow" if periods > kappa * (1 + WHOLE) else "no time left to generate"
+    )
+    sign = ">=" if strict else ">"
+    reason = (
+        f"{name} {takes_s:.4g} s {sign} kappa*T_train {period_s:.4g} s: {slow}; kappa >= {fits} would fit"
+    )
+    return Requirement(False, math.inf, term, period_s - takes_s, reason)
 
 
 def worst_lag(kappa: int, b: float, g: float, q: float) -> int:

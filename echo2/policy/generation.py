@@ -13,9 +13,9 @@ the KV cache), hence `step_s(n, c) = base_s[n] + slope_s[n] * c`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 import numpy.typing as npt
@@ -211,30 +211,27 @@ def drain_times(
     starts as one ends; every sequence running gets one token a step, and steps quicken as the batch empties.
     """
     shares = (np.arange(rollouts) + 0.5) / rollouts
-    tokens: Sequence[float] = lengths.quantile(shares).tolist()
+    tokens: list[float] = lengths.quantile(shares).tolist()
     order = _dealt_evenly(rollouts)
-    waiting = [tokens[i] for i in order[slots:]][::-1]
-    running = sorted(tokens[i] for i in order[:slots])
-    offset = done = 0.0
-    now = 0.0
+    waiting = [tokens[i] for i in reversed(order[slots:])]
+    # (token offset at which it ends, offset at which it began); all running advance the offset together.
+    running = [(tokens[i], 0.0) for i in order[:slots]]
+    heapify(running)
+    began_sum = offset = now = 0.0
     ends: list[float] = []
-    starts = {target: 0.0 for target in running}
-    del starts
-    context_sum = 0.0
-    began: list[tuple[float, float]] = sorted((target, 0.0) for target in running)
-    while began:
-        target, _ = began[0]
-        n = len(began)
-        context_sum = sum(offset - start for _, start in began)
-        middle = prompt_tokens + context_sum / n + (target - offset) / 2
-        now += (target - offset) * model.step_s(n, middle)
+    while running:
+        count = len(running)
+        target = running[0][0]
+        context = prompt_tokens + offset - began_sum / count + (target - offset) / 2
+        now += (target - offset) * model.step_s(count, context)
         offset = target
-        began.pop(0)
+        began_sum -= running[0][1]
         ends.append(now)
-        done += 1
         if waiting:
-            began.append((offset + waiting.pop(), offset))
-            began.sort()
+            heapreplace(running, (offset + waiting.pop(), offset))
+            began_sum += offset
+        else:
+            heappop(running)
     return np.array(ends)
 
 

@@ -173,12 +173,29 @@ def cost_usd_per_h(offer: WorkerOffer, egress_usd: float, demand: Demand) -> flo
     return offer.price_usd_per_h + egress_usd * 3600.0 / demand.cycle_s
 
 
+class PlanMemory:
+    """The broadcast plans of sets of workers seen before: they do not depend on S, kappa or T_train."""
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[float, tuple[WorkerOffer, ...]], tuple[BroadcastPlan, ...]] = {}
+
+    def candidates(
+        self, offers: Sequence[WorkerOffer], links: LinkTable, size_bytes: float
+    ) -> tuple[BroadcastPlan, ...]:
+        """All plans for these workers, priced."""
+        key = (size_bytes, tuple(offers))
+        if key not in self._plans:
+            self._plans[key] = candidates(links.problem(list(offers), size_bytes))
+        return self._plans[key]
+
+
 def provision(
     offers: Sequence[WorkerOffer],
     links: LinkTable,
     demand: Demand,
     rule: ActivationRule = "cost",
     topologies: tuple[str, ...] = (),
+    memory: PlanMemory | None = None,
 ) -> Provision:
     """Iterate set -> broadcast time -> effective rates -> set, until the set repeats.
 
@@ -188,6 +205,7 @@ def provision(
     by_id = {offer.worker_id: offer for offer in offers}
     solo = {offer.worker_id: links.solo_s(offer, demand.snapshot_bytes) for offer in offers}
     times, egress = dict(solo), _direct_egress(offers, links, demand)
+    memory = memory or PlanMemory()
     seen: dict[tuple[str, ...], Provision] = {}
     last: tuple[str, ...] | None = None
     for round_ in range(1, MAX_ROUNDS + 1):
@@ -203,7 +221,7 @@ def provision(
         picked = select(rule, options, demand.rollouts_per_s)
         chosen = tuple(sorted(picked.chosen))
         settled = chosen == last
-        plan, why = plan_broadcast([by_id[w] for w in chosen], links, demand, topologies)
+        plan, why = plan_broadcast([by_id[w] for w in chosen], links, demand, topologies, memory)
         times, egress = _spread(plan, links, by_id, solo, demand)
         result = Provision(
             "overlap", demand, picked, plan, why, times, effects,
@@ -243,10 +261,14 @@ def _direct_egress(offers: Sequence[WorkerOffer], links: LinkTable, demand: Dema
 
 
 def plan_broadcast(
-    offers: Sequence[WorkerOffer], links: LinkTable, demand: Demand, topologies: tuple[str, ...] = ()
+    offers: Sequence[WorkerOffer],
+    links: LinkTable,
+    demand: Demand,
+    topologies: tuple[str, ...] = (),
+    memory: PlanMemory | None = None,
 ) -> tuple[BroadcastPlan, str]:
     """The plan by which these workers get a snapshot, and why. `topologies` restricts the choice."""
-    plans = candidates(links.problem(list(offers), demand.snapshot_bytes))
+    plans = (memory or PlanMemory()).candidates(offers, links, demand.snapshot_bytes)
     if topologies:
         plans = tuple(plan for plan in plans if plan.topology in topologies) or plans
     return choose_plan(plans, snapshot_deadline_s(offers, demand))

@@ -46,6 +46,7 @@ class Roster:
             settings.learner_usd_per_h,
             settings.activation,
             settings.topologies,
+            settings.serial_rate,
         )
         activation = self._began.activation
         self.bound_usd_per_h = activation.bound_usd_per_h

@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Literal
 
-from echo2.policy.activation import Activation, Candidate, choose, lp_bound
+from echo2.policy.activation import Activation, Candidate, choose
+from echo2.policy.activation.candidate import make_activation
 
 ActivationRule = Literal["cost", "all", "fastest", "random"]
 
@@ -38,17 +39,5 @@ def take_in_order(
             break
         chosen.append(candidate)
         rate += candidate.rate
-    cost = sum(candidate.cost_usd_per_h for candidate in chosen)
-    bound = lp_bound(order, needed)
-    return Activation(
-        chosen=tuple(sorted(candidate.worker_id for candidate in chosen)),
-        cost_usd_per_h=cost,
-        rate=rate,
-        needed=needed,
-        bound_usd_per_h=bound,
-        ratio=cost / bound if bound > 0 else 1.0,
-        method=method,
-        feasible=rate >= needed * (1.0 - 1e-9),
-        reasons=tuple((candidate.worker_id, f"next in the order '{method}'") for candidate in chosen),
-        shortfall=max(0.0, needed - rate),
-    )
+    reasons = ((candidate.worker_id, f"next in the order '{method}'") for candidate in chosen)
+    return make_activation(order, chosen, needed, "greedy", reasons, note=f"taken in the order '{method}'")

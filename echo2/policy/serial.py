@@ -13,6 +13,7 @@ from echo2.policy.links import LinkTable
 from echo2.policy.provision import (
     Demand,
     Effect,
+    PlanMemory,
     Provision,
     cost_usd_per_h,
     plan_broadcast,
@@ -58,44 +59,36 @@ def provision_serial(
     learner_usd_per_h: float,
     rule: ActivationRule = "cost",
     topologies: tuple[str, ...] = (),
+    memory: PlanMemory | None = None,
+    rate: float = 0.0,
 ) -> Provision:
-    """The set with the least USD per step among the prefixes of the order by price per rollout.
+    """Workers in the order of their price per rollout until `rate` rollouts/s are there.
 
-    Prefix sizes grow by a quarter, so that 96 workers take about 15 tries.
+    With rate 0 the prefix with the least estimated USD per step is taken.
     """
+    memory = memory or PlanMemory()
+    order = price_order(offers)
+    if rate <= 0:
+        rate = _cheapest_rate(order, links, demand, learner_usd_per_h, rule, topologies, memory)
+    chosen = _prefix(order, rate)
+    plan, why = plan_broadcast(chosen, links, demand, topologies, memory)
     by_id = {offer.worker_id: offer for offer in offers}
-    order = sorted(offers, key=lambda o: (o.price_usd_per_h / max(o.rollouts_per_s, 1e-12), o.worker_id))
-    best: tuple[float, int, float] | None = None
-    for size in _sizes(len(order)) if rule != "all" else [len(order)]:
-        some = order[:size]
-        plan, _ = plan_broadcast(some, links, demand, topologies)
-        steps = steps_per_s(some, demand, plan.time_s)
-        hourly = learner_usd_per_h + sum(offer.price_usd_per_h for offer in some)
-        usd = hourly / 3600.0 / max(steps, 1e-12) + plan.egress_usd / demand.publish_period
-        if best is None or usd < best[0]:
-            best = (usd, size, steps)
-    if best is None:
-        raise ValueError("no worker is on offer")
-    usd_per_step, size, steps = best
-    chosen = order[:size]
-    plan, why = plan_broadcast(chosen, links, demand, topologies)
-    sites = {w: offer.site for w, offer in by_id.items()}
-    usd = receiver_egress_usd(plan, links, sites)
+    usd = receiver_egress_usd(plan, links, {w: offer.site for w, offer in by_id.items()})
     times = dict(zip(plan.order, plan.receiver_s))
-    rates = [
+    options = [
         Candidate(
             worker_id=o.worker_id,
-            cost_usd_per_h=cost_usd_per_h(o, usd.get(o.worker_id, 0.0), demand),
+            cost_usd_per_h=max(1e-6, cost_usd_per_h(o, usd[o.worker_id], demand)),
             rate=o.rollouts_per_s,
         )
-        for o in order
+        for o in chosen
     ]
-    needed = sum(o.rollouts_per_s for o in chosen)
+    steps = steps_per_s(chosen, demand, plan.time_s)
     everyone = {w: times.get(w, links.solo_s(offer, demand.snapshot_bytes)) for w, offer in by_id.items()}
     return Provision(
         "serial",
         demand,
-        take_in_order(rates[:size], needed, "least USD per step"),
+        take_in_order(options, rate, "price per rollout"),
         plan,
         why,
         everyone,
@@ -103,8 +96,49 @@ def provision_serial(
         {w: usd[w] * steps * 3600.0 / demand.publish_period for w in usd},
         1,
         True,
-        f"{size} of {len(order)} workers give the least, about {usd_per_step:.3g} USD per step",
+        f"{len(chosen)} of {len(order)} workers, the cheapest per rollout, give the least USD per step",
     )
+
+
+def price_order(offers: Sequence[WorkerOffer]) -> list[WorkerOffer]:
+    """Cheapest rollout first."""
+    return sorted(offers, key=lambda o: (o.price_usd_per_h / max(o.rollouts_per_s, 1e-12), o.worker_id))
+
+
+def serial_rates(offers: Sequence[WorkerOffer], rule: ActivationRule) -> list[float]:
+    """Rates worth trying: of prefixes of the price order that grow by a quarter, or of the whole pool."""
+    order = price_order(offers)
+    sizes = [len(order)] if rule == "all" else _sizes(len(order))
+    return [sum(offer.rollouts_per_s for offer in order[:size]) for size in sizes]
+
+
+def _cheapest_rate(
+    order: Sequence[WorkerOffer],
+    links: LinkTable,
+    demand: Demand,
+    learner_usd_per_h: float,
+    rule: ActivationRule,
+    topologies: tuple[str, ...],
+    memory: PlanMemory,
+) -> float:
+    def usd_per_step(rate: float) -> float:
+        some = _prefix(order, rate)
+        plan, _ = plan_broadcast(some, links, demand, topologies, memory)
+        steps = steps_per_s(some, demand, plan.time_s)
+        hourly = learner_usd_per_h + sum(offer.price_usd_per_h for offer in some)
+        return hourly / 3600.0 / max(steps, 1e-12) + plan.egress_usd / demand.publish_period
+
+    return min(serial_rates(order, rule), key=lambda rate: (usd_per_step(rate), rate))
+
+
+def _prefix(order: Sequence[WorkerOffer], rate: float) -> list[WorkerOffer]:
+    chosen, total = [], 0.0
+    for offer in order:
+        if chosen and total >= rate * (1.0 - 1e-9):
+            break
+        chosen.append(offer)
+        total += offer.rollouts_per_s
+    return chosen
 
 
 def provision_run(
@@ -114,13 +148,17 @@ def provision_run(
     learner_usd_per_h: float,
     rule: ActivationRule = "cost",
     topologies: tuple[str, ...] = (),
+    serial_rate: float = 0.0,
 ) -> Provision:
     """What a run starts with: full overlap where the pool allows it, else the cheapest serial set."""
-    if demand.staleness_bound > 0:
-        overlapped = provision(offers, links, demand, rule, topologies)
+    memory = PlanMemory()
+    if demand.staleness_bound > 0 and serial_rate <= 0:
+        overlapped = provision(offers, links, demand, rule, topologies, memory)
         if overlapped.feasible:
             return overlapped
-    return provision_serial(offers, links, demand, learner_usd_per_h, rule, topologies)
+    return provision_serial(
+        offers, links, demand, learner_usd_per_h, rule, topologies, memory, serial_rate
+    )
 
 
 def _sizes(count: int) -> list[int]:

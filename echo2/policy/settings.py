@@ -19,7 +19,8 @@ Mode = Literal["push", "pull"]
 class SchedulerSettings:
     """Units in the names. `train_s` is the expected time of a step, replaced as steps are measured.
 
-    `margin` >= 1 multiplies the rate of rollouts to provide. `topologies` restricts the broadcast plans
+    `margin` >= 1 multiplies the rate of rollouts to provide; `serial_rate` is that rate where the learner
+    cannot be kept busy (0: whatever gives the least USD per step by a rough estimate). `topologies` restricts the broadcast plans
     (empty: all are tried). `max_attempts` is how often a prompt is generated before it is given up.
     `patience` times the expected time is how long anything is waited for.
     """
@@ -40,6 +41,7 @@ class SchedulerSettings:
     activation: ActivationRule = "cost"
     topologies: tuple[str, ...] = ()
     margin: float = 1.0
+    serial_rate: float = 0.0
     max_attempts: int = 5
     pull_fanout: int = 4
     review_s: float = 600.0

@@ -125,7 +125,7 @@ def _pick(file: str, frame: pd.DataFrame, kind: Kind, series: str) -> pd.DataFra
     return part.reset_index(drop=True)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _shipped(file: str, kind: str, sha256: str) -> tuple[pd.DataFrame, Kind]:
     path = data_folder() / file
     data = read_bytes(path)

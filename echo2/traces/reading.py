@@ -6,6 +6,7 @@ the rules that tie rows together (time, intervals, sums) are in `rules`.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import zlib
@@ -55,7 +56,7 @@ def _parse(path: Path, data: bytes) -> Any:
 
     try:
         raw = gzip.decompress(data) if data[:2] == b"\x1f\x8b" or path.suffix == ".gz" else data
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8-sig")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(
             f"{path.name} is cut short or not gzip ({error}); copy or download it again"
@@ -63,18 +64,23 @@ def _parse(path: Path, data: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise UserError(f"{path.name} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     try:
-        frame = pd.read_csv(
-            io.StringIO(text), dtype=str, na_filter=False, skip_blank_lines=False, index_col=False
-        )
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        reason = str(error).replace("\n", " ").strip()
-        raise UserError(
-            f"{path.name} is not a CSV table: {reason}; every row needs the header's fields"
-        ) from None
-    frame.columns = [str(c).strip() for c in frame.columns]
-    if frame.empty:
+        header, *rows = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
+    except csv.Error as error:
+        raise UserError(f"{path.name} is not a CSV table ({error}); save it as plain CSV") from None
+    header = [name.strip() for name in header]
+    if not any(header):
+        raise UserError(f"{path.name} is empty; its first row must name the columns")
+    if len(set(header)) != len(header):
+        raise UserError(f"{path.name} names a column twice in {', '.join(header)}; keep one")
+    if not rows:
         raise UserError(f"{path.name} has no data rows; it needs at least one")
-    return frame.astype(object)
+    for row, fields in enumerate(rows):
+        if len(fields) != len(header):
+            raise UserError(
+                f"{path.name} row {row + 1} (line {row + 2}): {len(fields)} fields where the header has "
+                f"{len(header)}; give every row the header's fields, no blank lines"
+            )
+    return pd.DataFrame(rows, columns=header, dtype=object)
 
 
 def _kind_of(path: Path, frame: Any, kind: str | None) -> Kind:

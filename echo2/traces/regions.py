@@ -6,6 +6,7 @@ between two large VMs): one flow gets less, about 2.55 MiB per round trip (docs/
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -108,6 +109,19 @@ def internet_egress_usd_per_gb(region: str) -> float:
     It is what the cloud asks for traffic to another cloud (the same tariff): the median over such pairs.
     `region` may be a cloud alone ("aws"): the median over its regions. Unknown: UserError.
     """
+    known = _internet_prices()
+    if ":" not in region:
+        of_cloud = [usd for name, usd in known.items() if name.startswith(region + ":")]
+        if of_cloud:
+            return statistics.median(of_cloud)
+    if region not in known:
+        raise unknown("egress price of region", region, [*known, *{n.split(":")[0] for n in known}])
+    return known[region]
+
+
+@lru_cache(maxsize=1)
+def _internet_prices() -> dict[str, float]:
+    """USD/GB to other clouds by region, the base epoch before the later one."""
     import numpy as np
 
     known: dict[str, float] = {}
@@ -119,10 +133,4 @@ def internet_egress_usd_per_gb(region: str) -> float:
                 prices = matrix.egress_usd_per_gb[i][cloud != cloud[i]]
                 if np.isfinite(prices).any():
                     known.setdefault(name, float(np.nanmedian(prices)))
-    if ":" not in region:
-        of_cloud = [usd for name, usd in known.items() if name.startswith(region + ":")]
-        if of_cloud:
-            return float(np.median(of_cloud))
-    if region not in known:
-        raise unknown("egress price of region", region, [*known, *{n.split(":")[0] for n in known}])
-    return known[region]
+    return known

@@ -18,6 +18,7 @@ from echo2.traces.spot import availability
 
 Rows = list[tuple[str, str]]
 MOST_LISTED = 12
+SAID = ("basis", "source")
 
 
 def summary(id_or_path: str | Path) -> Rows:
@@ -170,7 +171,7 @@ def _plain(id_or_path: str | Path, loaded: Loaded) -> Rows:
         names = list(dict.fromkeys(loaded.frame[loaded.kind.series]))
         return [("series", ", ".join(names[:8]) + (", ..." if len(names) > 8 else ""))]
     rows: Rows = []
-    for column in loaded.kind.columns:
+    for column in (c for c in loaded.kind.columns if loaded.entry is None or c.name not in SAID):
         values = loaded.frame[column.name]
         if column.form == "number" and not column.choices:
             rows.append((f"{column.name} p10/50/90", _quantiles(values, "").strip()))

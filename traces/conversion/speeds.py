@@ -41,7 +41,7 @@ COLUMNS = [
 ]
 ORDER = ["model", "gpu", "phase", "batch", "context_tokens"]
 USABLE_MEMORY = 0.92
-# As logged by vLLM on the 4090; the source's own assumption on the PRO 6000.
+# As logged by vLLM on the 4090; assumed from 96 GB in the staged extract on the PRO 6000.
 LOGGED_POOLS = {"RTX 4090": 41_408, "RTX PRO 6000": 520_000}
 # Qwen3-Coder-30B-A3B AWQ, 1,000/1,000 tokens, one card: 2,288 against 1,131 tok/s (cloudrift, facts only).
 SPEED_5090_OVER_4090 = 2288 / 1131

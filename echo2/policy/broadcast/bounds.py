@@ -6,7 +6,7 @@ out, so the bounds hold with them too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def best_bound(problem: BroadcastProblem, *, lp: bool = False) -> Bound:
     terms = _fluid_terms(problem)
     if problem.pair_cap_bps is None:
         return _largest(terms)
-    cut = _largest(terms + _cut_terms(problem))
+    cut = replace(_largest(terms + _cut_terms(problem)), kind="cut")
     if not lp or problem.count > LP_MAX_RECEIVERS:
         return cut
     seconds = lp_bound_s(problem)

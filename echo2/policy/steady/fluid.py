@@ -7,6 +7,7 @@ time the worker has generated one bin, what stands at the head has ended.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +18,13 @@ from echo2.policy.steady.problem import SteadyProblem, WorkerGroup
 
 FloatArray = npt.NDArray[np.float64]
 
-ROLLOUTS, AGE, STALE, VERSIONS = 0, 1, 2, 3
+ROLLOUTS, AGE, STALE = 0, 1, 2
 _POINTS = 4096
 
 
 @dataclass(frozen=True)
 class LengthBins:
-    """Lengths in bins of `bin_tokens`: share of rollouts, and of whole prompt groups, ending after 1..H bins."""
+    """Lengths in bins of `bin_tokens`: shares of rollouts, and of prompt groups, ending after 1..H bins."""
 
     bin_tokens: float
     rollouts: FloatArray
@@ -65,11 +66,10 @@ class FluidWorkers:
         self.arriving: int | None = None
         self.waiting: int | None = None
         self.paused = False
-        self.next_bin_s = np.inf
         self._kappa = problem.kappa
-        self._slot_version = [0] * (problem.S // problem.kappa + 1)
+        self._row_version = [-problem.S - 1] + [0] * (problem.S // problem.kappa + 1)
         self._span = len(bins.rollouts)
-        self._ahead = np.zeros((VERSIONS + len(self._slot_version), 4 * self._span + 2))
+        self._ahead = np.zeros((STALE + len(self._row_version), 4 * self._span + 2))
         self._head = 0
         self._progress = 0.0
         self._bins_per_s = 0.0
@@ -87,24 +87,25 @@ class FluidWorkers:
         self._progress = min(1.0, self._progress + (now_s - self._since_s) * self._bins_per_s)
         self._since_s = now_s
 
-    def reschedule(self) -> None:
-        """Work out from the running rollouts when the current bin is full."""
+    @property
+    def load(self) -> float:
+        """Running rollouts over slots."""
+        return self.running / self.slots
+
+    def reschedule(self) -> float:
+        """When the current bin will be full, seconds, from the rollouts that run now."""
         if self.paused or self.running <= 1e-9:
-            self._bins_per_s, self.next_bin_s = 0.0, np.inf
-            return
+            self._bins_per_s = 0.0
+            return math.inf
         each = self.running / self.group.count
         context = self.prompt_tokens + max(0.0, self.age_tokens) / self.running
         step_s = self.group.model.step_s(each, context) / self.group.up_share
         self._bins_per_s = 1.0 / (step_s * self.bins.bin_tokens)
-        self.next_bin_s = self._since_s + (1.0 - self._progress) / self._bins_per_s
+        return self._since_s + (1.0 - self._progress) / self._bins_per_s
 
     def dispatch(self, rollouts: float) -> None:
         """Start `rollouts` with the live version; partway through a bin they are shared with the next one."""
-        slot = (self.live_version // self._kappa) % len(self._slot_version)
-        if self._slot_version[slot] != self.live_version:
-            self._ahead[STALE] += self._ahead[VERSIONS + slot]
-            self._ahead[VERSIONS + slot] = 0.0
-            self._slot_version[slot] = self.live_version
+        row = self._row_of_live_version()
         if self._head + self._span + 1 >= self._ahead.shape[1]:
             self._rewind()
         parts = ((0, 1.0 - self._progress), (1, self._progress)) if self.running > 1e-9 else ((0, 1.0),)
@@ -115,11 +116,13 @@ class FluidWorkers:
                 where = slice(self._head + shift, self._head + shift + self._span)
                 self._ahead[ROLLOUTS, where] += rollouts * part * self.bins.rollouts
                 self._ahead[AGE, where] += rollouts * part * self._token_shares
-                self._ahead[VERSIONS + slot, where] += rollouts * part / self.group_size * self.bins.groups
+                self._ahead[row, where] += rollouts * part / self.group_size * self.bins.groups
         self.running += rollouts
+        # They will be counted a whole bin older at its end, though they join partway through.
+        self.age_tokens -= rollouts * self._progress * self.bins.bin_tokens
 
-    def finish_bin(self, now_s: float) -> tuple[float, float, list[tuple[int, float]]]:
-        """End what stands at the head: (rollouts, groups of replaced versions, [(version, groups)])."""
+    def finish_bin(self, now_s: float) -> tuple[float, list[tuple[int, float]]]:
+        """End what stands at the head: (rollouts, [(version, groups)])."""
         ended = self._ahead[:, self._head].tolist()
         self._head += 1
         self._progress, self._since_s = 0.0, now_s
@@ -127,12 +130,21 @@ class FluidWorkers:
         self.running -= ended[ROLLOUTS]
         if self.running <= 1e-9:
             self.running = self.age_tokens = 0.0
-        fresh = [(v, g) for v, g in zip(self._slot_version, ended[VERSIONS:]) if g > 0]
-        return ended[ROLLOUTS], ended[STALE], fresh
+        groups = [(v, g) for v, g in zip(self._row_version, ended[STALE:]) if g > 0]
+        return ended[ROLLOUTS], groups
+
+    def _row_of_live_version(self) -> int:
+        """The row of the live version; what is left of the one it replaces is too old for training."""
+        place = 1 + (self.live_version // self._kappa) % (len(self._row_version) - 1)
+        row = STALE + place
+        if self._row_version[place] != self.live_version:
+            self._ahead[STALE] += self._ahead[row]
+            self._ahead[row] = 0.0
+            self._row_version[place] = self.live_version
+        return row
 
     def _rewind(self) -> None:
         rest = self._ahead[:, self._head :].copy()
         self._ahead[:] = 0.0
         self._ahead[:, : rest.shape[1]] = rest
         self._head = 0
-

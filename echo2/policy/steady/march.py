@@ -11,14 +11,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Iterable
 
 from echo2.policy.generation import steady_rate
 from echo2.policy.steady.fluid import FluidWorkers, LengthBins
-from echo2.policy.steady.problem import Binding, SteadyProblem, SteadyState, WorkerGroup
+from echo2.policy.steady.problem import Binding, SteadyProblem, SteadyState
+from echo2.policy.steady.units import march_units
 
-BINS_PER_MEAN = 12.0
-MAX_SINGLE_WORKERS = 16
+BINS_PER_MEAN = 6.0
+MIN_STEPS = 12
 # A batch of k whole groups is complete, on average, when the fluid has brought k - 1/2 of them.
 HALF_GROUP = 0.5
 _NEVER = math.inf
@@ -29,19 +30,13 @@ def predict(problem: SteadyProblem) -> SteadyState:
     return _March(problem).measure()
 
 
-def _units(groups: tuple[WorkerGroup, ...]) -> list[WorkerGroup]:
-    """Single workers while they are few: then whole prompt groups go to each, as in a real run."""
-    if sum(group.count for group in groups) > MAX_SINGLE_WORKERS:
-        return list(groups)
-    return [replace(group, count=1) for group in groups for _ in range(group.count)]
-
-
 class _March:
     def __init__(self, problem: SteadyProblem) -> None:
         self.problem = problem
         bins = LengthBins.of(problem.lengths, problem.G, BINS_PER_MEAN)
-        groups = _units(problem.workers)
+        groups = march_units(problem)
         self.workers = [FluidWorkers(problem, group, bins) for group in groups]
+        self.ends = [_NEVER] * len(self.workers)
         self.arrivals = [_NEVER] * len(self.workers)
         self.now_s = 0.0
         self.version = 0
@@ -56,9 +51,9 @@ class _March:
     def measure(self) -> SteadyState:
         problem = self.problem
         kappa = problem.kappa
-        warm = kappa * -(-(2 * problem.S + 3) // kappa) + kappa
-        measured = kappa * max(2, -(-2 * (problem.S + 1) // kappa))
-        self._fill()
+        warm = kappa * -(-2 * (problem.S + 2) // kappa)
+        measured = kappa * -(-max(2 * (problem.S + 1), MIN_STEPS) // kappa)
+        self._fill(range(len(self.workers)))
         self._run_until(warm)
         began_s = self.now_s
         self.made = self.dropped = 0.0
@@ -88,8 +83,7 @@ class _March:
 
     def _next_event(self) -> None:
         """Whatever comes first: the learner ends a step, a snapshot is live, a worker ends a bin."""
-        ends = [w.next_bin_s for w in self.workers]
-        first_end, first_arrival = min(ends), min(self.arrivals)
+        first_end, first_arrival = min(self.ends), min(self.arrivals)
         self.now_s = min(self.trained_at, first_end, first_arrival)
         if self.now_s == _NEVER:
             raise ValueError(f"no progress at version {self.version}: {self.problem}")
@@ -98,12 +92,13 @@ class _March:
         elif first_arrival <= self.now_s:
             self._arrive(self.arrivals.index(first_arrival))
         else:
-            self._finish_bin(self.workers[ends.index(first_end)])
+            self._finish_bin(self.ends.index(first_end))
 
-    def _finish_bin(self, workers: FluidWorkers) -> None:
-        rollouts, outdated, groups = workers.finish_bin(self.now_s)
+    def _finish_bin(self, index: int) -> None:
+        workers = self.workers[index]
+        dropped = self.dropped
+        rollouts, groups = workers.finish_bin(self.now_s)
         self.made += rollouts
-        self._drop(outdated)
         for version, amount in groups:
             if version <= self.owed_version:
                 paid = min(amount, self.owed)
@@ -113,9 +108,10 @@ class _March:
                 self._drop(amount)
             else:
                 self.buffer[version] += amount
-        workers.reschedule()
+        self.ends[index] = workers.reschedule()
         self._train_if_ready()
-        self._fill()
+        # The gate of the others has not moved unless something was dropped.
+        self._fill(range(len(self.workers)) if self.dropped > dropped else (index,))
 
     def _drop(self, groups: float) -> None:
         self.admitted -= groups * self.problem.G
@@ -150,56 +146,58 @@ class _March:
                 else:
                     workers.waiting = self.version
         self._train_if_ready()
-        self._fill()
+        self._fill(range(len(self.workers)))
 
     def _send(self, index: int) -> None:
         workers = self.workers[index]
         workers.arriving, workers.waiting = self.version // self.problem.kappa * self.problem.kappa, None
         self.arrivals[index] = self.now_s + workers.group.broadcast_s
         if self.problem.reading == "stall":
-            self._pause(workers, True)
+            self._pause(index, True)
 
-    def _pause(self, workers: FluidWorkers, paused: bool) -> None:
+    def _pause(self, index: int, paused: bool) -> None:
+        workers = self.workers[index]
         workers.settle(self.now_s)
         workers.paused = paused
-        workers.reschedule()
+        self.ends[index] = workers.reschedule()
 
     def _arrive(self, index: int) -> None:
         """The snapshot is there: swap (a pause when generation had gone on), then it is live."""
         workers = self.workers[index]
         pause_s = self.problem.swap_pause_s if self.problem.reading == "overlap" else 0.0
         if pause_s > 0 and not workers.paused:
-            self._pause(workers, True)
+            self._pause(index, True)
             self.arrivals[index] = self.now_s + pause_s
             return
-        self._pause(workers, False)
+        self._pause(index, False)
         assert workers.arriving is not None
         workers.live_version, workers.arriving = workers.arriving, None
         self.arrivals[index] = _NEVER
         if workers.waiting is not None:
             self._send(index)
-        self._fill()
+        self._fill(range(len(self.workers)))
 
-    def _fill(self) -> None:
+    def _fill(self, candidates: Iterable[int]) -> None:
         """Start whole groups where slots are free and the gate is open, the least loaded worker first."""
         G = self.problem.G
-        changed: list[FluidWorkers] = []
-        waiting = [(w.running / w.slots, i) for i, w in enumerate(self.workers) if w.wants_group]
+        changed = set()
+        waiting = [(w.load, i) for i in candidates if (w := self.workers[i]).wants_group]
         heapq.heapify(waiting)
         while waiting:
             _, i = heapq.heappop(waiting)
             w = self.workers[i]
+            # Half a group of room stands for a whole one, as fluid stands for a count.
             if self.admitted + G / 2 - 1e-6 > (self.problem.S + w.live_version + 1) * self.problem.B:
                 continue
-            if w not in changed:
+            if i not in changed:
                 w.settle(self.now_s)
-                changed.append(w)
+                changed.add(i)
             w.dispatch(G)
             self.admitted += G
             if w.wants_group:
-                heapq.heappush(waiting, (w.running / w.slots, i))
-        for w in changed:
-            w.reschedule()
+                heapq.heappush(waiting, (w.load, i))
+        for i in changed:
+            self.ends[i] = self.workers[i].reschedule()
 
 
 def _binding(problem: SteadyProblem, learner: float, workers: float) -> Binding:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from echo2.policy.capacity import Reading, check_publish_period
-from echo2.policy.generation import DecodeModel, TokenLengths, steady_rate
+from echo2.policy.generation import DecodeModel, TokenLengths, running_context
+
+EQUAL_LENGTHS_CV = 0.02
 
 Binding = Literal["learner", "rollouts", "freshness", "broadcast"]
 
@@ -32,7 +34,7 @@ class WorkerGroup:
 
 @dataclass(frozen=True)
 class SteadyProblem:
-    """A run with constant facts: S, kappa (steps), B rollouts a step in groups of G, the workers, the lengths.
+    """A run with constant facts: S, kappa (steps), B rollouts a step in groups of G, workers, lengths.
 
     `train_s` and `swap_pause_s` in seconds; `reading` says whether workers generate while a snapshot
     arrives ("overlap") or stop for it ("stall"). Raises UserError for a kappa that deadlocks.
@@ -59,12 +61,19 @@ class SteadyProblem:
     @property
     def total_rate(self) -> float:
         """Rollouts/s of all workers kept full."""
-        return math.fsum(
-            group.count * group.up_share * self._full_rate(group) for group in self.workers
-        )
+        return math.fsum(group.count * self.worker_rate(group) for group in self.workers)
 
-    def _full_rate(self, group: WorkerGroup) -> float:
-        return steady_rate(group.model, self.lengths, self.prompt_tokens, group.slots).rollouts_per_s
+    def worker_rate(self, group: WorkerGroup) -> float:
+        """Rollouts/s of one worker of the group kept full.
+
+        A prompt group of G is sent whenever fewer than `slots` run, so between slots and slots + G - 1 run;
+        rollouts of equal length stay in step, and whole groups run.
+        """
+        running = group.slots + (self.G - 1) / 2
+        if self.lengths.cv < EQUAL_LENGTHS_CV:
+            running = -(-group.slots // self.G) * self.G
+        context = running_context(self.lengths, self.prompt_tokens)
+        return group.up_share * group.model.tokens_per_s(running, context) / self.lengths.mean
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,189 @@
+"""The planner's answers in words: what binds, what one more worker or unit of S buys, what the alternative is.
+
+Each answer rests on a computation with the same rules as the plan. Called by `planner` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from echo2.policy.facts import WorkerOffer
+from echo2.policy.plan_types import PlanProblem
+from echo2.policy.provision import PlanMemory, Provision, cost_usd_per_h
+
+if TYPE_CHECKING:
+    from echo2.policy.planner import Option
+
+BINDS = {
+    "learner": "the learner itself: workers and links keep it busy",
+    "rollouts": "rollouts: the workers make too few for the learner",
+    "freshness": "freshness: rollouts wait for newer weights before they may start",
+    "broadcast": "the broadcast: snapshots arrive more slowly than they are published",
+}
+
+
+def answers(
+    problem: PlanProblem,
+    best: Option,
+    options: Sequence[Option],
+    smallest: int | None,
+    memory: PlanMemory,
+) -> Iterator[str]:
+    """The planner's questions, answered one a line."""
+    steady = best.steady
+    yield (
+        f"What binds: {BINDS[steady.binding]}; learner utilisation {steady.learner_utilisation:.1%}, "
+        f"staleness {steady.mean_lag:.1f} on average, {steady.max_lag} at most."
+    )
+    if problem.staleness_bound == 0:
+        yield _strictly_on_policy(steady.learner_utilisation, smallest)
+    elif not best.feasible or best.result.regime == "serial":
+        yield (
+            f"S = {problem.staleness_bound} is too tight to keep the learner busy; "
+            + (f"from S = {smallest} on it is." if smallest else "no S is enough with this pool.")
+        )
+    yield one_more_worker(problem, best)
+    yield one_more_staleness(problem, best, memory)
+    yield cheapest_alternative(best, options)
+    if not best.result.converged:
+        yield f"Note: the iteration between workers and broadcast time {best.result.note}."
+
+
+def _strictly_on_policy(utilisation: float, smallest: int | None) -> str:
+    later = f" From S = {smallest} on the learner can be kept busy." if smallest else ""
+    return (
+        f"S = 0 is strictly on-policy: the learner waits for each batch and works {utilisation:.0%} of the "
+        f"time.{later}"
+    )
+
+
+def one_more_worker(problem: PlanProblem, best: Option) -> str:
+    """What the next-best worker would change."""
+    from echo2.policy.planner import steady_state
+
+    chosen = set(best.result.activation.chosen)
+    outside = [offer for offer in problem.offers if offer.worker_id not in chosen]
+    if not outside:
+        return "One more worker: the whole pool is active already."
+    offer = min(outside, key=lambda o: _usd_per_rollout(o, best.result))
+    wider = replace(
+        best.result.activation, chosen=tuple(sorted([*best.result.activation.chosen, offer.worker_id]))
+    )
+    after = steady_state(problem, best.kappa, replace(best.result, activation=wider))
+    faster = after.steps_per_s / best.steady.steps_per_s - 1.0
+    usd = offer.price_usd_per_h + _egress_usd_per_h(offer, best.result)
+    if faster < 0.005:
+        return (
+            f"One more worker ({offer.worker_id}, {offer.gpu}, {usd:.2f} USD/h): buys nothing, "
+            f"{faster:+.1%} steps/s."
+        )
+    per_step = (
+        (usd + 3600.0 * best.step_cost_usd * best.steady.steps_per_s) / 3600.0 / after.steps_per_s
+    )
+    change = per_step / best.step_cost_usd - 1.0
+    return (
+        f"One more worker ({offer.worker_id}, {offer.gpu}, {usd:.2f} USD/h): {faster:+.1%} steps/s, "
+        f"{change:+.1%} USD per step."
+    )
+
+
+def one_more_staleness(problem: PlanProblem, best: Option, memory: PlanMemory) -> str:
+    """What S + 1 would change."""
+    from echo2.policy.planner import overlap_options
+
+    later = replace(problem, staleness_bound=problem.staleness_bound + 1, publish_period=0)
+    good = [option for option in overlap_options(later, memory) if option.feasible]
+    if not good:
+        return f"One more unit of S ({later.staleness_bound}): still not enough to keep the learner busy."
+    option = min(good, key=lambda o: (o.step_cost_usd, o.kappa))
+    change = option.step_cost_usd / best.step_cost_usd - 1.0
+    if abs(change) < 0.005 and option.steady.learner_utilisation < best.steady.learner_utilisation + 0.005:
+        return f"One more unit of S ({later.staleness_bound}): changes nothing worth its staleness."
+    return (
+        f"One more unit of S ({later.staleness_bound}): kappa = {option.kappa}, "
+        f"{len(option.result.activation.chosen)} workers, utilisation {option.steady.learner_utilisation:.1%}, "
+        f"{option.step_cost_usd:.3g} USD per step ({change:+.1%})."
+    )
+
+
+def cheapest_alternative(best: Option, options: Sequence[Option]) -> str:
+    """The next cheapest publication period."""
+    others = [option for option in options if option.kappa != best.kappa and option.feasible]
+    if not others:
+        return "Alternative: no other publication period keeps the learner busy."
+    other = min(others, key=lambda option: (option.step_cost_usd, option.kappa))
+    change = other.step_cost_usd / best.step_cost_usd - 1.0
+    return (
+        f"Cheapest alternative: kappa = {other.kappa} with {len(other.result.activation.chosen)} workers at "
+        f"{other.step_cost_usd:.3g} USD per step ({change:+.1%})."
+    )
+
+
+def why_not(offer: WorkerOffer, result: Provision) -> str:
+    """Why a worker is not in the plan."""
+    effect = result.effects[offer.worker_id]
+    if effect.rollouts_per_s <= 0:
+        return f"worth nothing here: {effect.reason}"
+    usd = offer.price_usd_per_h + _egress_usd_per_h(offer, result)
+    return f"not needed: {usd / effect.rollouts_per_s:.3g} USD/h per fresh rollout/s; {effect.reason}"
+
+
+def why_infeasible(
+    problem: PlanProblem, kappa: int, result: Provision, smallest: int | None
+) -> tuple[str, list[str]]:
+    """(what breaks and by how much, what would make it feasible)."""
+    demand, activation = result.demand, result.activation
+    raw = sum(offer.rollouts_per_s for offer in problem.offers)
+    needed = demand.rollouts_per_s
+    text = (
+        f"infeasible at S = {problem.staleness_bound}: the learner needs {needed:.3g} fresh rollouts/s, the "
+        f"pool gives {activation.rate:.3g} at kappa = {kappa}, {needed / max(activation.rate, 1e-9):.3g}x too "
+        f"few."
+    )
+    if activation.rate <= 0:
+        text = text.replace(f", {needed / 1e-9:.3g}x too few", "")
+    remedies = []
+    if smallest is not None:
+        remedies.append(f"smallest feasible S is {smallest}")
+    else:
+        remedies.append("no S is enough with this pool")
+    if raw < needed:
+        extra = needed / raw - 1.0
+        remedies.append(
+            f"even with fresh weights it makes {raw:.3g} rollouts/s: add {extra:.0%} more workers or train "
+            f"slower than {problem.rollouts_per_step * demand.margin / raw:.0f} s a step"
+        )
+        return text, remedies
+    fastest = max(problem.offers, key=lambda offer: offer.rollouts_per_s)
+    seconds = result.broadcast_s[fastest.worker_id]
+    slack = (problem.staleness_bound + 1 - kappa) * problem.train_s - fastest.generation_s
+    text += (
+        f" The term that breaks is freshness: a snapshot of {problem.snapshot_bytes / 1e9:.3g} GB takes "
+        f"{seconds:.0f} s to {fastest.worker_id} and a rollout {fastest.generation_s:.0f} s, where S leaves "
+        f"{max(0.0, slack + fastest.generation_s):.0f} s for both."
+    )
+    if slack > 0:
+        ratio = seconds / slack
+        remedies.append(
+            f"snapshots {ratio:.2g}x smaller (model.delta_ratio) or links {ratio:.2g}x faster would do"
+        )
+    else:
+        remedies.append("shorter rollouts (rollout.max_tokens), faster GPUs or a larger batch would help")
+    return text, remedies
+
+
+def _egress_usd_per_h(offer: WorkerOffer, result: Provision) -> float:
+    known = result.egress_usd_per_h.get(offer.worker_id)
+    if known is not None:
+        return known
+    others = list(result.egress_usd_per_h.values())
+    mean = sum(others) / len(others) if others else 0.0
+    return cost_usd_per_h(offer, mean * result.demand.cycle_s / 3600.0, result.demand) - offer.price_usd_per_h
+
+
+def _usd_per_rollout(offer: WorkerOffer, result: Provision) -> tuple[float, str]:
+    rate = result.effects[offer.worker_id].rollouts_per_s
+    usd = offer.price_usd_per_h + _egress_usd_per_h(offer, result)
+    return (usd / rate if rate > 0 else float("inf"), offer.worker_id)

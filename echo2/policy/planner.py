@@ -1,0 +1,407 @@
+"""The planner: which publication period, which workers, which broadcast, at what price; or why not.
+
+Called by `echo2 plan` before anything is rented, and by `simulate` and the live runtime to settle what the
+configuration leaves open. It uses the scheduler's own rule (`provision`, `serial`), so the run starts as
+planned. The answers in words are made by `explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from echo2.errors import InfeasibleError, UserError
+from echo2.policy import explain
+from echo2.policy.broadcast import BroadcastPlan, fluid_bound_s
+from echo2.policy.capacity import (
+    check_publish_period,
+    safety_margin,
+    upper_bound_steps_per_s,
+    worst_lag,
+)
+from echo2.policy.facts import WorkerOffer
+from echo2.policy.plan_types import PlannedWorkers, PlanProblem, RunPlan
+from echo2.policy.provision import Demand, PlanMemory, Provision, provision
+from echo2.policy.serial import provision_serial, serial_rates
+from echo2.policy.settings import SchedulerSettings
+from echo2.policy.steady import SteadyProblem, SteadyState, WorkerGroup, predict
+
+LARGEST_S = 4096
+BUSY = 0.95
+MARGIN_TRIES = 4
+BEST_EFFORT_HINT = "or accept an idle learner with best_effort = true in [run]"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One publication period, provisioned and predicted. USD per step decides between them."""
+
+    kappa: int
+    result: Provision
+    steady: SteadyState
+    step_cost_usd: float
+    cost_split_usd: dict[str, float]
+
+    @property
+    def feasible(self) -> bool:
+        """The rate is covered and the learner is predicted to work at least `BUSY` of the time."""
+        return self.result.feasible and self.steady.learner_utilisation >= BUSY
+
+
+def plan_run(problem: PlanProblem) -> RunPlan:
+    """Plan a run. Raises UserError for an impossible question, InfeasibleError with what would make it work."""
+    if not problem.offers:
+        raise UserError("the pool is empty: add at least one [[pool]] with count >= 1")
+    if problem.publish_period:
+        check_publish_period(problem.staleness_bound, problem.publish_period)
+    memory = PlanMemory()
+    options = overlap_options(problem, memory)
+    good = [option for option in options if option.feasible]
+    smallest = _smallest_feasible(problem, memory, bool(good))
+    best_effort = problem.best_effort or problem.staleness_bound == 0
+    if not good and not best_effort:
+        raise _infeasible(problem, options, smallest)
+    if not good:
+        good = options = _serial_options(problem, memory)
+    best = min(good, key=lambda option: (option.step_cost_usd, option.kappa))
+    return _run_plan(problem, best, options, smallest, memory)
+
+
+def settings_for(problem: PlanProblem, plan: RunPlan) -> SchedulerSettings:
+    """The scheduler's settings for a planned run."""
+    return SchedulerSettings(
+        staleness_bound=problem.staleness_bound,
+        publish_period=plan.kappa,
+        rollouts_per_step=problem.rollouts_per_step,
+        group_size=problem.group_size,
+        total_steps=problem.total_steps,
+        train_s=problem.train_s,
+        full_snapshot_bytes=problem.full_snapshot_bytes,
+        snapshot_bytes=problem.snapshot_bytes,
+        learner_usd_per_h=problem.learner_usd_per_h,
+        links=problem.links,
+        swap_pause_s=problem.swap_pause_s,
+        reading=problem.reading,
+        mode=problem.mode,
+        activation=problem.activation,
+        topologies=problem.topologies,
+        margin=plan.margin,
+        serial_rate=plan.mu_active if plan.regime == "serial" else 0.0,
+    )
+
+
+def demand_for(problem: PlanProblem, kappa: int, S: int | None = None) -> Demand:
+    """The provisioning rule's question for one publication period."""
+    return Demand(
+        staleness_bound=problem.staleness_bound if S is None else S,
+        publish_period=kappa,
+        rollouts_per_step=problem.rollouts_per_step,
+        train_s=problem.train_s,
+        snapshot_bytes=problem.snapshot_bytes,
+        swap_pause_s=problem.swap_pause_s,
+        reading=problem.reading,
+        margin=problem.margin or default_margin(problem, kappa),
+    )
+
+
+def default_margin(problem: PlanProblem, kappa: int) -> float:
+    """Safety margin from the variance of lengths and step times and from preemptions (`capacity`)."""
+    offers = problem.offers
+    count = len(offers)
+    return safety_margin(
+        rate_cv=problem.train_cv,
+        batch_rollouts=kappa * problem.rollouts_per_step,
+        length_cv=problem.lengths.cv,
+        preemptions_per_h=sum(offer.preemptions_per_h for offer in offers) / count,
+        restart_s=sum(offer.startup_s for offer in offers) / count,
+        workers=count,
+    )
+
+
+def kappa_choices(problem: PlanProblem, S: int) -> list[int]:
+    """Publication periods worth trying at S: all while they are few, else a spread that ends at S."""
+    if problem.publish_period:
+        return [problem.publish_period]
+    if S <= 1:
+        return [1]
+    if S <= 12:
+        return list(range(1, S + 1))
+    spread = {1, 2, 3, 4, 6, 8, 12, S // 4, S // 3, S // 2, 2 * S // 3, 3 * S // 4, S - 4, S - 2, S - 1, S}
+    return sorted(kappa for kappa in spread if 1 <= kappa <= S)
+
+
+def overlap_options(problem: PlanProblem, memory: PlanMemory) -> list[Option]:
+    """Every publication period worth trying, provisioned to keep the learner busy. None at S = 0."""
+    if problem.staleness_bound == 0:
+        return []
+    return [
+        _overlap_option(problem, kappa, memory) for kappa in kappa_choices(problem, problem.staleness_bound)
+    ]
+
+
+def _overlap_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Option:
+    """Provision; where the predicted learner still idles, ask for more until it does not or the pool ends.
+
+    The rule counts a worker by the share of time its gate is open, which is a mean: where the gate closes
+    often, the batch also waits for its slowest rollouts, and only the prediction sees that.
+    """
+    demand = demand_for(problem, kappa)
+    best: Option | None = None
+    for _ in range(MARGIN_TRIES):
+        result = provision(
+            problem.offers, problem.links, demand, problem.activation, problem.topologies, memory
+        )
+        if best is not None and not result.feasible:
+            break
+        option = _priced(problem, kappa, result)
+        if best is None or option.steady.learner_utilisation > best.steady.learner_utilisation + 0.002:
+            best = option
+        if not result.feasible or option.feasible or problem.margin:
+            break
+        more = min(1.3, 1.02 * BUSY / max(option.steady.learner_utilisation, 0.1))
+        demand = replace(demand, margin=demand.margin * more)
+    assert best is not None
+    return best
+
+
+def _serial_options(problem: PlanProblem, memory: PlanMemory) -> list[Option]:
+    """Where the learner cannot be kept busy: the number of workers, in price order, with least USD per step."""
+    choices = kappa_choices(problem, problem.staleness_bound)
+    return [_serial_option(problem, kappa, memory) for kappa in {choices[0], choices[-1]}]
+
+
+def _serial_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Option:
+    demand = demand_for(problem, kappa)
+    best: Option | None = None
+    for rate in serial_rates(problem.offers, problem.activation):
+        result = provision_serial(
+            problem.offers,
+            problem.links,
+            demand,
+            problem.learner_usd_per_h,
+            problem.activation,
+            problem.topologies,
+            memory,
+            rate,
+        )
+        option = _priced(problem, kappa, result)
+        if best is None or option.step_cost_usd < best.step_cost_usd:
+            best = option
+    assert best is not None
+    return best
+
+
+def steady_state(problem: PlanProblem, kappa: int, result: Provision) -> SteadyState:
+    """What the chosen workers settle to."""
+    by_id = {offer.worker_id: offer for offer in problem.offers}
+    alike: dict[tuple[Any, ...], list[WorkerOffer]] = {}
+    for name in result.activation.chosen:
+        offer = by_id[name]
+        seconds = result.broadcast_s[name]
+        # Within 2 % the snapshot arrives "together": fewer classes, same course.
+        bucket = round(50.0 * (1.0 + seconds) / (1.0 + result.plan.time_s))
+        alike.setdefault((problem.decode[name], offer.slots, bucket), []).append(offer)
+    if not alike:
+        return SteadyState(0.0, 0.0, 0.0, "rollouts", 0.0, 0, float("inf"), 0.0)
+    groups = []
+    for (decode, slots, _), offers in alike.items():
+        mean_s = sum(result.broadcast_s[offer.worker_id] for offer in offers) / len(offers)
+        up = sum(result.effects[offer.worker_id].up_share for offer in offers) / len(offers)
+        groups.append(WorkerGroup(len(offers), decode, slots, mean_s, up))
+    return predict(
+        SteadyProblem(
+            S=problem.staleness_bound,
+            kappa=kappa,
+            B=problem.rollouts_per_step,
+            G=problem.group_size,
+            train_s=problem.train_s,
+            workers=tuple(groups),
+            lengths=problem.lengths,
+            prompt_tokens=problem.prompt_tokens,
+            swap_pause_s=problem.swap_pause_s,
+            reading=problem.reading,
+        )
+    )
+
+
+def _priced(problem: PlanProblem, kappa: int, result: Provision) -> Option:
+    steady = steady_state(problem, kappa, result)
+    step_s = 1.0 / steady.steps_per_s if steady.steps_per_s > 0 else float("inf")
+    by_id = {offer.worker_id: offer for offer in problem.offers}
+    hourly = sum(by_id[name].price_usd_per_h for name in result.activation.chosen)
+    split = {
+        "learner": problem.learner_usd_per_h * step_s / 3600.0,
+        "workers": hourly * step_s / 3600.0,
+        "egress": result.plan.egress_usd / kappa,
+    }
+    return Option(kappa, result, steady, sum(split.values()), split)
+
+
+def _feasible_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
+    at = replace(problem, staleness_bound=S, publish_period=0)
+    return any(_overlap_option(at, kappa, memory).feasible for kappa in kappa_choices(at, S))
+
+
+def _smallest_feasible(problem: PlanProblem, memory: PlanMemory, known_feasible: bool) -> int | None:
+    """The smallest S >= 1 at which the pool keeps the learner busy; None if no S does (to 4,096)."""
+    high = problem.staleness_bound if known_feasible else max(1, problem.staleness_bound)
+    low = 0
+    if not known_feasible:
+        while not _feasible_at(problem, high, memory):
+            if high >= LARGEST_S:
+                return None
+            low, high = high, min(LARGEST_S, 2 * high + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _feasible_at(problem, middle, memory) else (middle, high)
+    return high
+
+
+def _infeasible(problem: PlanProblem, options: Sequence[Option], smallest: int | None) -> InfeasibleError:
+    nearest = min(options, key=lambda option: option.result.activation.shortfall)
+    text, remedies = explain.why_infeasible(problem, nearest.kappa, nearest.result, smallest)
+    return InfeasibleError(
+        f"{text} {'; '.join(remedies)}; {BEST_EFFORT_HINT}",
+        S=problem.staleness_bound,
+        smallest_feasible_S=smallest,
+        kappa=nearest.kappa,
+        mu_needed=nearest.result.demand.rollouts_per_s,
+        mu_available=nearest.result.activation.rate,
+        remedies=remedies,
+    )
+
+
+def _run_plan(
+    problem: PlanProblem,
+    best: Option,
+    options: Sequence[Option],
+    smallest: int | None,
+    memory: PlanMemory,
+) -> RunPlan:
+    result, steady = best.result, best.steady
+    demand, activation = result.demand, result.activation
+    by_id = {offer.worker_id: offer for offer in problem.offers}
+    chosen = [by_id[name] for name in activation.chosen]
+    bound, _ = upper_bound(problem, chosen)
+    return RunPlan(
+        S=problem.staleness_bound,
+        kappa=best.kappa,
+        smallest_feasible_S=smallest,
+        regime=result.regime,
+        mu_needed=demand.rollouts_per_s,
+        mu_active=sum(result.effects[name].rollouts_per_s for name in activation.chosen),
+        margin=demand.margin,
+        learner_utilisation=steady.learner_utilisation,
+        steps_per_s=steady.steps_per_s,
+        upper_bound_steps_per_s=bound,
+        binding=steady.binding,
+        worst_lag=_worst_lag(problem, best, chosen),
+        step_cost_usd=best.step_cost_usd,
+        cost_split_usd=best.cost_split_usd,
+        t_bcast_s=result.plan.time_s,
+        broadcast=_broadcast_json(problem, result, chosen, memory),
+        activation={
+            "cost_usd_per_h": activation.cost_usd_per_h,
+            "bound_usd_per_h": activation.bound_usd_per_h,
+            "ratio": activation.ratio,
+            "method": activation.method,
+            "baseline_all_on_usd_per_h": sum(offer.price_usd_per_h for offer in problem.offers),
+            "converged": result.converged,
+            "note": result.note,
+        },
+        workers=_by_pool(problem, result),
+        chosen=activation.chosen,
+        answers=tuple(explain.answers(problem, best, options, smallest, memory)),
+        considered=tuple(_considered(option) for option in options),
+    )
+
+
+def upper_bound(problem: PlanProblem, chosen: Sequence[WorkerOffer]) -> tuple[float, str]:
+    """Steps/s no run with these workers can exceed, and the term (design section 3)."""
+    fastest = min(problem.links.solo_s(offer, problem.snapshot_bytes) for offer in chosen)
+    shortest = float(problem.lengths.quantile(0.0)) * min(
+        problem.decode[offer.worker_id].step_s(1, problem.prompt_tokens) for offer in chosen
+    )
+    rate = sum(offer.rollouts_per_s for offer in chosen)
+    return upper_bound_steps_per_s(
+        problem.staleness_bound, problem.rollouts_per_step, problem.train_s, rate, fastest, shortest
+    )
+
+
+def _worst_lag(problem: PlanProblem, best: Option, chosen: Sequence[WorkerOffer]) -> int:
+    """floor(kappa + b + g + q) over the chosen workers, with q = 0; the gate cuts it at S."""
+    return max(
+        worst_lag(
+            best.kappa,
+            best.result.broadcast_s[offer.worker_id] / problem.train_s,
+            offer.generation_s / problem.train_s,
+            0.0,
+        )
+        for offer in chosen
+    )
+
+
+def _broadcast_json(
+    problem: PlanProblem, result: Provision, chosen: Sequence[WorkerOffer], memory: PlanMemory
+) -> dict[str, Any]:
+    plan: BroadcastPlan = result.plan
+    plans = memory.candidates(chosen, problem.links, problem.snapshot_bytes)
+    star = next((p for p in plans if p.topology == "star"), plan)
+    return {
+        "topology": plan.name,
+        "time_s": plan.time_s,
+        "mean_s": plan.mean_s,
+        "bound_s": plan.bound_s or fluid_bound_s(problem.links.problem(list(chosen), plan.size_bytes)),
+        "ratio": plan.ratio,
+        "egress_usd": plan.egress_usd,
+        "chunks": plan.chunks,
+        "size_bytes": plan.size_bytes,
+        "baseline_star_s": star.time_s,
+        "baseline_star_egress_usd": star.egress_usd,
+        "reason": result.plan_reason,
+    }
+
+
+def _by_pool(problem: PlanProblem, result: Provision) -> tuple[PlannedWorkers, ...]:
+    chosen = set(result.activation.chosen)
+    reasons = dict(result.activation.reasons)
+    rows = []
+    pools: dict[str, list[WorkerOffer]] = {}
+    for offer in problem.offers:
+        pools.setdefault(offer.pool, []).append(offer)
+    for pool, offers in pools.items():
+        on = [offer for offer in offers if offer.worker_id in chosen]
+        shown = on or offers
+        first = shown[0]
+        names = [offer.worker_id for offer in shown]
+        count = len(shown)
+        rows.append(
+            PlannedWorkers(
+                pool=pool,
+                gpu=first.gpu,
+                site=first.site,
+                on_offer=len(offers),
+                active=len(on),
+                price_usd_per_h=sum(offer.price_usd_per_h for offer in shown) / count,
+                egress_usd_per_h=sum(result.egress_usd_per_h.get(name, 0.0) for name in names) / count,
+                rollouts_per_s=sum(offer.rollouts_per_s for offer in shown) / count,
+                effective_rollouts_per_s=sum(result.effects[n].rollouts_per_s for n in names) / count,
+                t_bcast_s=max(result.broadcast_s[name] for name in names),
+                reason=reasons.get(first.worker_id) if on else explain.why_not(first, result),  # type: ignore[arg-type]
+            )
+        )
+    return tuple(rows)
+
+
+def _considered(option: Option) -> dict[str, Any]:
+    activation = option.result.activation
+    return {
+        "kappa": option.kappa,
+        "feasible": option.result.feasible,
+        "workers": len(activation.chosen),
+        "topology": option.result.plan.name,
+        "t_bcast_s": option.result.plan.time_s,
+        "learner_utilisation": option.steady.learner_utilisation,
+        "step_cost_usd": option.step_cost_usd,
+    }
