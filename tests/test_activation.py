@@ -42,7 +42,8 @@ def pools(draw: st.DrawFn, most: int = 9) -> tuple[list[Candidate], float]:
         )
         for i in range(size)
     ]
-    return pool, draw(st.floats(0.0, 1.2)) * sum(c.effective_rate for c in pool)
+    share = draw(st.one_of(st.just(0.0), st.floats(0.001, 1.2)))
+    return pool, share * sum(c.effective_rate for c in pool)
 
 
 def cheapest_by_enumeration(pool: list[Candidate], needed: float) -> float:
@@ -57,7 +58,7 @@ def cheapest_by_enumeration(pool: list[Candidate], needed: float) -> float:
 
 
 @given(pools())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_exact_is_the_optimum(case: tuple[list[Candidate], float]) -> None:
     """The exact method costs what the best of all subsets costs, and covers the need."""
     pool, needed = case
@@ -68,7 +69,7 @@ def test_exact_is_the_optimum(case: tuple[list[Candidate], float]) -> None:
 
 
 @given(pools(most=20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_order_of_the_answers(case: tuple[list[Candidate], float]) -> None:
     """LP bound <= exact <= greedy <= twice exact, and locked workers are in every answer."""
     pool, needed = case
@@ -165,7 +166,7 @@ policies = st.builds(
 
 
 @given(pools(most=16), policies)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_revising_twice_changes_nothing_more(
     case: tuple[list[Candidate], float], policy: HysteresisPolicy
 ) -> None:
@@ -177,11 +178,11 @@ def test_revising_twice_changes_nothing_more(
 
 
 @given(pools(most=16), policies)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_revision_keeps_the_cover_and_the_leases(
     case: tuple[list[Candidate], float], policy: HysteresisPolicy
 ) -> None:
-    """After a revision the need is covered if the pool can, no locked worker is stopped, reasons are given."""
+    """A revision covers the need if the pool can, stops no locked worker and gives its reasons."""
     pool, needed = case
     revision = revise(pool, needed, policy)
     after = applied(pool, revision)
@@ -212,7 +213,7 @@ def test_a_slow_start_counts_against_a_newcomer() -> None:
 
 
 def test_small_savings_do_not_move_a_running_pool() -> None:
-    """A 5 % cheaper worker is left alone, a 50 % cheaper one takes over, unless its start-up eats the gain."""
+    """A 5 % cheaper worker is left alone, a 50 % cheaper one takes over unless its start-up eats the gain."""
     running = Candidate("running", 1.0, 1.0, active=True)
     assert not revise([running, Candidate("new", 0.95, 1.0)], 1.0).changes
     taken = revise([running, Candidate("new", 0.5, 1.0)], 1.0)

@@ -87,16 +87,25 @@ class Roster:
         demand = self._settings.demand(train_s)
         options = self._candidates(t_s, demand)
         if not options:
+            self._retry(t_s, out)
             return []
         revision = revise(options, self._needed(demand), HysteresisPolicy())
         self.bound_usd_per_h = revision.activation.bound_usd_per_h
         self._reviewed_s = t_s
         self.changed = False
         self._short = not revision.activation.feasible
+        if self._short:
+            self._retry(t_s, out)
         for name, reason in revision.start:
             self._start(t_s, self._fleet[name], reason, out)
         stop = [self._fleet[name] for name, _ in revision.stop]
         return [worker for worker in stop if worker.status in ACTIVE]
+
+    def _retry(self, t_s: float, out: list[Decision]) -> None:
+        """Ask again when the first of the workers that failed has cooled down."""
+        bans = [until for until in self._banned_until.values() if until > t_s]
+        if bans:
+            out.append(SetTimer(t_s, "review", min(bans), "workers that failed may be asked again then"))
 
     def _needed(self, demand: Demand) -> float:
         assert self._began is not None

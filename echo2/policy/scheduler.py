@@ -364,6 +364,7 @@ class Scheduler:
         if worker is None:
             return
         was_late = worker.late
+        worker.progress_s = fact.t_s
         self.publication.live(fact.t_s, worker, fact.version, out)
         self.roster.reached(worker)
         if was_late:
@@ -409,6 +410,8 @@ class Scheduler:
         elif kind == "watch":
             name, _, incarnation = rest.rpartition(":")
             self._check_progress(name, int(incarnation), out)
+        elif kind == "review":
+            self._review(out)
         elif kind == "startup" and (worker := self.roster.overdue(rest)) is not None:
             self._expel(worker, "it has not come up in time", out)
 
@@ -428,6 +431,8 @@ class Scheduler:
         worker.watched = False
         if not worker.groups:
             return
+        if worker.inbound != NONE and self.settings.reading == "stall":
+            worker.progress_s = self.now
         wait = self.settings.patience * worker.offer.generation_tail_s + self.settings.grace_s
         if self.now - worker.progress_s >= wait:
             self._expel(worker, f"no rollout has ended for {self.now - worker.progress_s:.0f} s", out)

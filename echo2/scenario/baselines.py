@@ -23,6 +23,8 @@ IN_NODE_MBPS = 1e6
 IN_DATACENTRE_MBPS = 1e5
 # How much of the learner's need is on offer; the provisioning rule takes what it wants of it.
 OFFERED = 3.0
+# The learner's GPUs are paid for already; the activation rule wants a price above 0.
+NO_EXTRA_USD_PER_H = 1e-6
 
 
 def for_system(config: Config, lengths: TokenLengths, train_s: float, notes: list[str]) -> Config:
@@ -38,7 +40,7 @@ def colocated(config: Config, notes: list[str]) -> Config:
     """The learner's own GPUs as workers, at no extra price; weights are handed over inside the node."""
     from echo2.scenario.workers import engine_of
 
-    pool = _beside(config, "learner-gpus", IN_NODE_MBPS, price_usd_per_h=0.0)
+    pool = _beside(config, "learner-gpus", IN_NODE_MBPS, price_usd_per_h=NO_EXTRA_USD_PER_H)
     gpus = engine_of(config, pool).gpus
     pool = pool.model_copy(update={"count": max(1, config.learner.gpus // gpus)})
     notes.append(
@@ -66,7 +68,8 @@ def dedicated(config: Config, lengths: TokenLengths, train_s: float, notes: list
     run = config.run.model_copy(update={**changes, "publish_period": 1})
     notes.append(
         f"baseline {config.run.system}: up to {count} on-demand workers of {engine.gpus} x "
-        f"{config.learner.gpu} beside the learner at its price per GPU, {IN_DATACENTRE_MBPS / 1e3:g} Gbit/s between them"
+        f"{config.learner.gpu} beside the learner at its price per GPU, "
+        f"{IN_DATACENTRE_MBPS / 1e3:g} Gbit/s between them"
     )
     return _world(config, run, pool, IN_DATACENTRE_MBPS, config.policy.activation)
 

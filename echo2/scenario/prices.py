@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
-from datetime import date
 
 from echo2 import traces
 from echo2.config import Learner, Pool
+from echo2.errors import UserError
 from echo2.scenario.naming import key
 
 USER = "the configuration"
@@ -26,9 +27,9 @@ class UsedPrice:
     source: str
     urls: tuple[str, ...] = ()
 
-    def age_days(self, today: date) -> int | None:
+    def age_days(self, today: datetime.date) -> int | None:
         """Days since the quote; None for a price of the user's own."""
-        return (today - date.fromisoformat(self.date[:10])).days if self.date else None
+        return (today - datetime.date.fromisoformat(self.date[:10])).days if self.date else None
 
 
 def learner_price(learner: Learner) -> UsedPrice:
@@ -48,8 +49,6 @@ def pool_price(pool: Pool) -> UsedPrice:
 
 
 def _quoted(what: str, gpu: str, market: str, provider: str, own: str) -> UsedPrice:
-    from echo2.errors import UserError
-
     try:
         quote = traces.price(gpu, market, provider)
     except UserError as error:

@@ -101,12 +101,11 @@ def worker_rate(config: Config, pool: Pool, engine: Engine, lengths: TokenLength
 
 
 def _offer(pool: Pool, site: Site, price: UsedPrice, engine: Engine, rate: GenerationRate) -> WorkerOffer:
+    card = traces.canonical(pool.gpu)
     return WorkerOffer(
         worker_id=pool.name,
         pool=pool.name,
-        gpu=traces.canonical(pool.gpu)
-        if engine.gpus == 1
-        else f"{engine.gpus}x {traces.canonical(pool.gpu)}",
+        gpu=card if engine.gpus == 1 else f"{engine.gpus}x {card}",
         site=site.name,
         price_usd_per_h=price.usd_per_h * (engine.gpus if price.unit == "GPU" else 1),
         rollouts_per_s=rate.rollouts_per_s,

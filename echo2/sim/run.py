@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from echo2.errors import UserError
-from echo2.policy.capacity import upper_bound_steps_per_s
 from echo2.sim import log
+from echo2.sim.bounds import upper_bound
 from echo2.sim.inputs import WorldInputs
 from echo2.sim.metrics import percentiles, staleness_summary
 from echo2.sim.timeline import Timeline
@@ -64,7 +64,7 @@ def summarise(world: World, elapsed_s: float, complete: bool) -> dict[str, Any]:
     busy_s = sum(metrics.train_s)
     workers_usd = sum(machine.meter.usd for machine in world.machines.values())
     learner_usd = wall_s * settings.learner_usd_per_h / 3600.0
-    bound, term = _upper_bound(world)
+    bound, term = upper_bound(world)
     dispatched = max(1, metrics.dispatched_rollouts)
     usd = {"learner": learner_usd, "workers": workers_usd, "egress": metrics.egress_usd}
     tails = list(metrics.dissemination_tails_s().values())
@@ -113,22 +113,6 @@ def summarise(world: World, elapsed_s: float, complete: bool) -> dict[str, Any]:
 
 def _step_times(ends_s: list[float]) -> list[float]:
     return [b - a for a, b in zip([0.0, *ends_s], ends_s)]
-
-
-def _upper_bound(world: World) -> tuple[float, str]:
-    """No run can beat this: all workers on, the fastest link, the shortest rollout where some were dropped."""
-    inputs, settings = world.inputs, world.inputs.settings
-    offers = [worker.offer for worker in inputs.workers]
-    fastest = min(settings.links.solo_s(offer, settings.snapshot_bytes) for offer in offers)
-    busy_s, steps = sum(world.metrics.train_s), max(1, len(world.metrics.train_s))
-    return upper_bound_steps_per_s(
-        settings.staleness_bound,
-        settings.rollouts_per_step,
-        busy_s / steps,
-        sum(offer.rollouts_per_s for offer in offers),
-        fastest,
-        0.0,
-    )
 
 
 def _workers(world: World) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ left: asked again with the same facts it changes nothing, so it cannot flip-flop
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +71,7 @@ class _Pool:
     needed: float
     policy: HysteresisPolicy
     rate: float = 0.0
+    rates: dict[str, float] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     replaced_by: dict[str, str] = field(default_factory=dict)
 
@@ -80,12 +82,15 @@ class _Pool:
 
     def add(self, candidate: Candidate, why: str) -> None:
         self.members[candidate.worker_id] = self.outside.pop(candidate.worker_id)
-        self.rate += candidate.effective_rate
+        self.rates[candidate.worker_id] = candidate.effective_rate
+        # An exact sum, so that the same members always have the same rate, in whatever order they came.
+        self.rate = math.fsum(self.rates.values())
         self.why[candidate.worker_id] = why
 
     def drop(self, candidate: Candidate, why: str, replaced_by: str = "") -> None:
         self.outside[candidate.worker_id] = self.members.pop(candidate.worker_id)
-        self.rate -= candidate.effective_rate
+        del self.rates[candidate.worker_id]
+        self.rate = math.fsum(self.rates.values())
         self.why[candidate.worker_id] = why
         self.replaced_by[candidate.worker_id] = replaced_by
 

@@ -98,7 +98,9 @@ class FluidWorkers:
             self._bins_per_s = 0.0
             return math.inf
         each = self.running / self.group.count
-        context = self.prompt_tokens + max(0.0, self.age_tokens) / self.running
+        # Halfway through the bin, as the context grows with every token.
+        ahead = self.bins.bin_tokens / 2
+        context = self.prompt_tokens + max(0.0, self.age_tokens) / self.running + ahead
         step_s = self.group.model.step_s(each, context) / self.group.up_share
         self._bins_per_s = 1.0 / (step_s * self.bins.bin_tokens)
         return self._since_s + (1.0 - self._progress) / self._bins_per_s

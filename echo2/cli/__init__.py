@@ -1,0 +1,1 @@
+"""The command line. `main.main` is the entry point; each command is a file of its own."""

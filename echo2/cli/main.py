@@ -1,0 +1,102 @@
+"""The entry point: `echo2 COMMAND ...`. Turns errors into one line and an exit code.
+
+Exit codes: 0 fine, 2 the user's mistake (or a file that cannot be written), 3 an infeasible plan,
+130 interrupted. Commands import what they need when they run, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import echo2
+from echo2.cli import init, plan, replay, simulate, sweep, topology, traces
+from echo2.errors import InfeasibleError, UserError
+
+OK, MISTAKE, INFEASIBLE, INTERRUPTED = 0, 2, 3, 130
+
+app = typer.Typer(
+    name="echo2",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Plan, simulate and run RL training of language models on scattered, cheap GPUs.",
+)
+app.command("init")(init.init)
+app.command("plan")(plan.plan)
+app.command("simulate")(simulate.simulate)
+app.command("sweep")(sweep.sweep)
+app.command("topology")(topology.topology)
+app.command("replay")(replay.replay)
+app.add_typer(traces.app, name="traces")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"echo2 {echo2.__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code. Never raises for a user's mistake."""
+    try:
+        result = app(list(arguments), prog_name="echo2", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.Exit as end:
+        return end.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("interrupted", INTERRUPTED)
+    except InfeasibleError as error:
+        return _complain(str(error), INFEASIBLE)
+    except UserError as error:
+        return _complain(str(error), MISTAKE)
+    except typer.TyperException as error:
+        return _complain(_usage(error), MISTAKE)
+    except BrokenPipeError:
+        return _closed_pipe()
+    except OSError as error:
+        return _complain(f"{error.filename or 'output'}: {error.strerror or error}; free some space or "
+                         "choose another place with --out", MISTAKE)  # fmt: skip
+    return result if isinstance(result, int) else OK
+
+
+def main() -> None:
+    """Console script `echo2`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _complain(message: str, code: int) -> int:
+    """One line on stderr, whatever the message holds."""
+    line = " ".join(message.split())
+    sys.stderr.write(f"{'interrupted' if code == INTERRUPTED else 'error: ' + line}\n")
+    return code
+
+
+def _usage(error: typer.TyperException) -> str:
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "echo2"
+    return f"{message.rstrip('.')}; see `{where} --help`"
+
+
+def _closed_pipe() -> int:
+    """The reader of our output has gone (`| head`): that is its right. Python must not complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration, a TOML file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed, instead of the file's.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a key: run.staleness=4, pool.NAME.count=8, pool.*.speed=2."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]

@@ -1,0 +1,84 @@
+"""Writing results: JSON alone on stdout, files whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from echo2.errors import UserError
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(data, indent=2, allow_nan=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def warn(message: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"warning: {' '.join(message.split())}\n")
+
+
+def write_file(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary neighbour, then rename it to `path`.
+
+    A device or pipe is written to directly. What cannot be written: UserError, and no file is left.
+    """
+    with _writing(path):
+        if path.exists() and not path.is_file():
+            if path.is_dir():
+                raise UserError(f"{path}: is a folder; give the name of a file")
+            write(path)
+            return
+        part = path.with_name(f".{path.name}.{os.getpid()}.part{path.suffix}")
+        try:
+            write(part)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    write_file(path, lambda part: _put(part, text))
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `path` when the block ends well, and is removed otherwise.
+
+    A folder that has something in it is refused.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path}: exists already; give a new folder, or remove it first")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with _writing(path):
+        part.mkdir(parents=True)
+        try:
+            yield part
+            if path.exists():
+                path.rmdir()
+            part.replace(path)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror or error}); free some space or choose another place"
+        ) from None
+
+
+def _put(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(text)
