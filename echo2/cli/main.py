@@ -57,8 +57,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except typer.Exit as end:
         return end.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        return _complain("interrupted", INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        return _complain(str(stop.__cause__ or stop) or "interrupted", INTERRUPTED)
     except InfeasibleError as error:
         return _complain(str(error), INFEASIBLE)
     except UserError as error:
@@ -81,7 +81,7 @@ def main() -> None:
 def _complain(message: str, code: int) -> int:
     """One line on stderr, whatever the message holds."""
     line = " ".join(message.split())
-    sys.stderr.write(f"{'interrupted' if code == INTERRUPTED else 'error: ' + line}\n")
+    sys.stderr.write(line + "\n" if code == INTERRUPTED else f"error: {line}\n")
     return code
 
 

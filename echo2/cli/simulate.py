@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="FOLDER", help="Write log.jsonl, summary.json, trace.json (Perfetto) and config.toml."
+        "--out",
+        metavar="FOLDER",
+        help="Write log.jsonl, summary.json, trace.json (Perfetto) and config.toml.",
     ),
 ]
 

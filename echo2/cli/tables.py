@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -17,13 +18,16 @@ WIDTH = 100
 
 def console(stderr: bool = False) -> Console:
     """A console of at most 100 columns."""
-    plain = Console(stderr=stderr, highlight=False, soft_wrap=False)
-    return Console(stderr=stderr, highlight=False, width=min(WIDTH, plain.width) if plain.is_terminal else WIDTH)
+    plain = Console(stderr=stderr)
+    width = min(WIDTH, plain.width) if plain.is_terminal else WIDTH
+    return Console(stderr=stderr, highlight=False, width=width)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], wide: int = -1) -> Table:
     """A table; all columns but the first and the `wide` one (counted from the end) are right-aligned."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, expand=False)
+    made = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, expand=False
+    )
     last = len(columns) + wide if wide < 0 else wide
     for i, column in enumerate(columns):
         flexible = i == last
@@ -35,19 +39,21 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
             header_style="dim",
         )
     for row in rows:
-        made.add_row(*(str(cell) for cell in row))
+        made.add_row(*(escape(str(cell)) for cell in row))
     return made
 
 
 def lines(out: Console, title: str, texts: Iterable[str]) -> None:
     """A titled list of sentences."""
-    listed = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
+    listed = Table(
+        title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
+    )
     listed.add_column(no_wrap=True)
     listed.add_column(overflow="fold")
     for text in texts:
-        listed.add_row("-", text)
+        listed.add_row("-", escape(text))
     if listed.row_count:
-        out.print(listed, markup=False) if False else out.print(listed)
+        out.print(listed)
         out.print()
 
 

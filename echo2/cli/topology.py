@@ -101,6 +101,8 @@ def _show(result: dict[str, Any]) -> None:
         )
         for plan in result["candidates"]
     ]
-    out.print(table(title, ["topology", "last", "ratio", "mean", "egress USD", "chunks", "what limits it"], rows))
+    out.print(
+        table(title, ["topology", "last", "ratio", "mean", "egress USD", "chunks", "what limits it"], rows)
+    )
     out.print()
     lines(out, "In the plan", [result["planned_reason"]])

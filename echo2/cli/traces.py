@@ -19,7 +19,7 @@ Which = Annotated[str, typer.Argument(metavar="ID_OR_PATH", help="A trace of the
 def listing(context: typer.Context, kind: Kind = None, json: Json = False) -> None:
     """List the shipped traces: kind, basis, licence, source."""
     if context.invoked_subcommand is not None:
-        return
+        return None
     from dataclasses import asdict
 
     from echo2.cli.output import print_json
@@ -33,7 +33,14 @@ def listing(context: typer.Context, kind: Kind = None, json: Json = False) -> No
     if json:
         return print_json([asdict(entry) for entry in found])
     rows = [
-        (e.trace_id, e.kind, e.basis, e.licence, f"{e.measured_from_utc[:7] or '?'}", e.source.removeprefix("github.com/"))
+        (
+            e.trace_id,
+            e.kind,
+            e.basis,
+            e.licence,
+            f"{e.measured_from_utc[:7] or '?'}",
+            e.source.removeprefix("github.com/"),
+        )
         for e in found
     ]
     console().print(table(f"{len(found)} traces", ["id", "kind", "basis", "licence", "from", "source"], rows))

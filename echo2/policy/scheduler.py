@@ -108,6 +108,7 @@ class Scheduler:
         self.gate.trained = fact.version * self.settings.rollouts_per_step
         self._started = True
         self.roster.begin(fact.t_s, out)
+        self._recount_claims()
 
     def _worker_offered(self, fact: f.WorkerOffered, out: list[Decision]) -> None:
         self.fleet.offer(fact.offer)
@@ -260,8 +261,8 @@ class Scheduler:
         return min(slots, max(1, round(share)) * size)
 
     def _recount_claims(self) -> None:
-        """Rate and slots of the workers that will take work for the newest versions in time."""
-        claimants = [w for w in self.fleet.in_status(Status.READY) if not w.late]
+        """Rate and slots of the workers that will take work in time, those that are starting included."""
+        claimants = [w for w in self.fleet.active() if not w.late]
         self._claim_rate = sum(w.offer.rollouts_per_s for w in claimants)
         self._claim_slots = sum(w.offer.slots for w in claimants)
 

@@ -15,11 +15,13 @@ from collections.abc import Iterable
 
 from echo2.policy.generation import steady_rate
 from echo2.policy.steady.fluid import FluidWorkers, LengthBins
-from echo2.policy.steady.problem import Binding, SteadyProblem, SteadyState
+from echo2.policy.steady.problem import EQUAL_LENGTHS_CV, Binding, SteadyProblem, SteadyState
 from echo2.policy.steady.units import march_units
 
 BINS_PER_MEAN = 6.0
 MIN_STEPS = 12
+# Equal rollouts come in bursts that repeat after many steps; only a long measurement averages over them.
+MIN_STEPS_EQUAL = 60
 # A batch of k whole groups is complete, on average, when the fluid has brought k - 1/2 of them.
 HALF_GROUP = 0.5
 _NEVER = math.inf
@@ -62,7 +64,8 @@ class _March:
         problem = self.problem
         kappa = problem.kappa
         warm = kappa * -(-2 * (problem.S + 2) // kappa)
-        measured = kappa * -(-max(2 * (problem.S + 1), MIN_STEPS) // kappa)
+        least = MIN_STEPS_EQUAL if problem.lengths.cv < EQUAL_LENGTHS_CV else MIN_STEPS
+        measured = kappa * -(-max(2 * (problem.S + 1), least) // kappa)
         self._fill(range(len(self.workers)))
         self._run_until(warm)
         began_s = self.now_s

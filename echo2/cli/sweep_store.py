@@ -1,0 +1,98 @@
+"""Keeps the rows of a sweep: each as soon as it is done, and at the end all of them as one table.
+
+The rows lie beside the output as JSON Lines; a sweep that was stopped finds them there and goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from echo2.cli.output import write_file
+from echo2.errors import UserError
+
+FORMATS = (".parquet", ".csv")
+
+
+class Store:
+    """The rows done so far, by key. Open it before the first point runs: it finds out if it can write."""
+
+    def __init__(self, out: Path) -> None:
+        check_format(out)
+        self.path = out.with_name(out.name + ".rows.jsonl")
+        self._out = out
+        try:
+            self.rows = self._read()
+            self._stream: IO[str] = self.path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep a row; it is on disk when this returns."""
+        try:
+            self._stream.write(json.dumps(row) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            raise _unwritable(self.path, error) from None
+        self.rows[row["key"]] = row
+
+    def write_table(self, keys: Sequence[str]) -> None:
+        """Write the table of these rows, in this order."""
+        import pandas as pd
+
+        rows = [{**self.rows[key], "index": i} for i, key in enumerate(keys)]
+        frame = pd.DataFrame(rows, columns=_columns(rows))
+        if self._out.suffix == ".csv":
+            write_file(self._out, lambda part: frame.to_csv(part, index=False))
+        else:
+            write_file(self._out, lambda part: frame.to_parquet(part, index=False))
+
+    def close(self) -> None:
+        """No more rows."""
+        self._stream.close()
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        """Rows of earlier runs. A line cut off in the middle is taken out, so that the next one is whole."""
+        if not self.path.exists():
+            return {}
+        rows: dict[str, dict[str, Any]] = {}
+        whole = 0
+        with self.path.open("rb") as stream:
+            for line in stream:
+                try:
+                    row = json.loads(line)
+                    rows[row["key"]] = row
+                except (ValueError, KeyError, TypeError):
+                    break
+                if not line.endswith(b"\n"):
+                    break
+                whole += len(line)
+        if whole < self.path.stat().st_size:
+            with self.path.open("r+b") as stream:
+                stream.truncate(whole)
+        return rows
+
+
+def check_format(out: Path) -> None:
+    """Refuse an output that is neither Parquet nor CSV, or Parquet without its library."""
+    if out.suffix not in FORMATS:
+        raise UserError(f"--out {out}: must end in {' or '.join(FORMATS)}")
+    if out.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise UserError(f"--out {out}: Parquet needs pyarrow; install echo2[parquet], or write a .csv")
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """All columns in the order of their first appearance, with the long ones last."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    last = [name for name in ("version", "key", "config") if name in names]
+    return [name for name in names if name not in last] + last
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{path}: cannot be written ({error.strerror or error}); free some space or choose another --out; "
+        "rows that are done are kept"
+    )

@@ -1,0 +1,404 @@
+"""The scheduler as a state machine: facts in, decisions out, whatever order the world chooses."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from echo2.policy import decisions as d
+from echo2.policy import facts as f
+from echo2.policy.fleet import Status
+from echo2.policy.scheduler import Scheduler
+from echo2.policy.settings import SchedulerSettings
+from echo2.testing import equal_workers, small_world
+
+
+def make(count: int = 2, **keywords: Any) -> tuple[Scheduler, list[f.WorkerOffer]]:
+    """A scheduler and the offers of `count` equal workers with 16 slots."""
+    world = small_world(equal_workers(count), **keywords)
+    return Scheduler(world.settings), [worker.offer for worker in world.workers]
+
+
+def begin(scheduler: Scheduler, offers: list[f.WorkerOffer]) -> list[d.Decision]:
+    """Offer the workers, start the run and let all of them join at once."""
+    out: list[d.Decision] = []
+    for offer in offers:
+        out += scheduler.observe(f.WorkerOffered(0.0, offer))
+    out += scheduler.observe(f.RunStarted(0.0))
+    for offer in offers:
+        out += scheduler.observe(f.WorkerJoined(0.0, offer.worker_id, 1))
+    return out
+
+
+def of(kind: type, decisions: list[d.Decision]) -> list[Any]:
+    """The decisions of one kind."""
+    return [decision for decision in decisions if isinstance(decision, kind)]
+
+
+def finish_group(scheduler: Scheduler, t_s: float, start: d.StartGroup) -> list[d.Decision]:
+    """All rollouts of a group end."""
+    out = []
+    for _ in range(start.rollouts):
+        out += scheduler.observe(
+            f.RolloutFinished(t_s, start.worker_id, start.group_id, 100, start.version)
+        )
+    return out
+
+
+def test_a_run_starts_the_workers_and_fills_them() -> None:
+    """Offered workers are started with a reason, and each gets groups up to its slots when it joins."""
+    scheduler, offers = make(S=5)
+    out = begin(scheduler, offers)
+    assert [x.worker_id for x in of(d.StartWorker, out)] == ["w000", "w001"]
+    assert all(x.reason for x in of(d.StartWorker, out))
+    assert len(of(d.StartGroup, out)) == 2 * 16 // 4
+
+
+def test_a_full_batch_is_trained_at_once() -> None:
+    """The learner gets a step as soon as a batch of complete groups is there, and not before."""
+    scheduler, offers = make(S=5)
+    starts = of(d.StartGroup, begin(scheduler, offers))
+    for start in starts[:-1]:
+        assert not of(d.TrainStep, finish_group(scheduler, 1.0, start))
+    (train,) = of(d.TrainStep, finish_group(scheduler, 2.0, starts[-1]))
+    assert sorted(train.group_ids) == sorted(start.group_id for start in starts)
+    assert train.staleness == (0,) * 8
+
+
+def test_strictly_on_policy_admits_exactly_one_batch_per_version() -> None:
+    """With S = 0 exactly B rollouts start, and the next ones only after the new weights are live."""
+    scheduler, offers = make(S=0)
+    starts = of(d.StartGroup, begin(scheduler, offers))
+    assert sum(start.rollouts for start in starts) == 32
+    for start in starts:
+        out = finish_group(scheduler, 1.0, start)
+        assert not of(d.StartGroup, out)
+    out = scheduler.observe(f.StepFinished(11.0, 1, 10.0, 1e9))
+    assert of(d.PublishSnapshot, out) and not of(d.StartGroup, out)
+    out = scheduler.observe(f.SnapshotLive(12.0, "w000", 1, 1))
+    assert sum(start.rollouts for start in of(d.StartGroup, out)) == 16
+    assert all(start.version == 1 for start in of(d.StartGroup, out))
+
+
+def test_a_scarce_gate_is_shared_by_speed() -> None:
+    """With S = 0 a worker three times as fast gets three times the rollouts, so both end together."""
+    world = small_world(equal_workers(2, slots=64, speedups=(1.0, 3.0)), S=0)
+    scheduler = Scheduler(world.settings)
+    starts = of(d.StartGroup, begin(scheduler, [worker.offer for worker in world.workers]))
+    share = [sum(s.rollouts for s in starts if s.worker_id == name) for name in ("w000", "w001")]
+    assert share == [8, 24]
+
+
+def test_a_lost_worker_gives_its_prompts_back_to_the_front() -> None:
+    """When a worker is preempted its groups are dropped, and others generate those prompts next."""
+    scheduler, offers = make(S=5)
+    starts = of(d.StartGroup, begin(scheduler, offers))
+    lost = [start.prompt for start in starts if start.worker_id == "w001"]
+    out = scheduler.observe(f.WorkerLeft(5.0, "w001", 1, "preempted"))
+    assert sorted(drop.prompt for drop in of(d.DropGroup, out)) == sorted(lost)
+    assert all(drop.requeued for drop in of(d.DropGroup, out))
+    mine = next(start for start in starts if start.worker_id == "w000")
+    again = of(d.StartGroup, finish_group(scheduler, 6.0, mine))
+    assert again[0].prompt in lost
+
+
+def test_a_duplicate_join_is_not_a_second_worker() -> None:
+    """A join with an incarnation already known changes nothing; a newer one replaces the old worker."""
+    scheduler, offers = make(S=5)
+    begin(scheduler, offers)
+    assert scheduler.observe(f.WorkerJoined(1.0, "w000", 1)) == []
+    out = scheduler.observe(f.WorkerJoined(2.0, "w000", 2))
+    assert len(of(d.DropGroup, out)) == 4
+    assert scheduler.fleet["w000"].in_flight == 16
+
+
+def test_results_of_an_earlier_incarnation_are_ignored() -> None:
+    """A rollout of a group that was taken back is counted as late and changes nothing."""
+    scheduler, offers = make(S=5)
+    start = of(d.StartGroup, begin(scheduler, offers))[0]
+    scheduler.observe(f.WorkerLeft(1.0, start.worker_id, 1, "failed"))
+    late = f.RolloutFinished(2.0, start.worker_id, start.group_id, 100, 0)
+    assert scheduler.observe(late) == []
+    assert scheduler.late_rollouts == 1
+
+
+def test_time_must_not_go_back() -> None:
+    """A fact older than the last one is refused with both times."""
+    scheduler, _ = make()
+    scheduler.observe(f.RunStarted(5.0))
+    with pytest.raises(ValueError, match=r"5\.0 to 4\.0"):
+        scheduler.observe(f.TimerFired(4.0, "x"))
+
+
+def test_versions_must_not_jump() -> None:
+    """A step that does not follow the last version is refused: one version authority."""
+    scheduler, offers = make()
+    begin(scheduler, offers)
+    with pytest.raises(ValueError, match="never goes back"):
+        scheduler.observe(f.StepFinished(1.0, 3, 1.0, 1e9))
+
+
+def test_a_silent_worker_is_given_up() -> None:
+    """A worker on which no rollout ends for the patience is stopped and its groups go to others."""
+    scheduler, offers = make(S=5)
+    out = begin(scheduler, offers)
+    watch = next(t for t in of(d.SetTimer, out) if t.name.startswith("watch:w000"))
+    out = scheduler.observe(f.TimerFired(watch.at_s, watch.name))
+    assert [stop.worker_id for stop in of(d.StopWorker, out)] == ["w000"]
+    assert "no rollout has ended" in of(d.StopWorker, out)[0].reason
+    assert len(of(d.DropGroup, out)) == 4
+
+
+def test_an_overdue_transfer_is_retried_then_the_worker_is_given_up() -> None:
+    """A snapshot that does not arrive is aborted and fetched again; after three failures the worker goes."""
+    scheduler, offers = make(S=5)
+    starts = of(d.StartGroup, begin(scheduler, offers))
+    out: list[d.Decision] = []
+    for start in starts:
+        out += finish_group(scheduler, 1.0, start)
+    out = scheduler.observe(f.StepFinished(11.0, 1, 10.0, 1e9))
+    scheduler.observe(f.SnapshotLive(12.0, "w001", 1, 1))
+    stops: list[d.StopWorker] = []
+    for _ in range(3):
+        timer = [t for t in of(d.SetTimer, out) if t.name.startswith("transfer:")][-1]
+        out = scheduler.observe(f.TimerFired(timer.at_s, timer.name))
+        assert [abort.worker_id for abort in of(d.AbortTransfer, out)] == ["w000"]
+        stops += of(d.StopWorker, out)
+    assert [stop.worker_id for stop in stops] == ["w000"]
+    assert "cannot receive" in stops[0].reason
+
+
+def test_a_worker_that_does_not_come_up_is_replaced() -> None:
+    """A start-up that exceeds its deadline ends the worker's lease and others are asked."""
+    world = small_world(equal_workers(6, price_usd_per_h=1.0), S=5, activation="cost")
+    scheduler = Scheduler(world.settings)
+    out: list[d.Decision] = []
+    for worker in world.workers:
+        scheduler.observe(f.WorkerOffered(0.0, worker.offer))
+    out = scheduler.observe(f.RunStarted(0.0))
+    started = [start.worker_id for start in of(d.StartWorker, out)]
+    assert 0 < len(started) < 6
+    timer = next(t for t in of(d.SetTimer, out) if t.name == f"startup:{started[0]}")
+    out = scheduler.observe(f.TimerFired(timer.at_s, timer.name))
+    assert [stop.worker_id for stop in of(d.StopWorker, out)] == [started[0]]
+    assert of(d.StartWorker, out)[0].worker_id not in started
+
+
+def test_a_doomed_group_is_cancelled() -> None:
+    """A group that would be older than S even in the next step is cancelled and tried again."""
+    scheduler, offers = make(S=1, batch=8)
+    starts = of(d.StartGroup, begin(scheduler, offers))
+    slow, rest = starts[0], starts[1:]
+    t_s, version, out = 1.0, 0, []
+    queue = list(rest)
+    cancelled: list[d.CancelGroup] = []
+    while version < 2:
+        t_s += 1.0
+        start = queue.pop(0)
+        out = finish_group(scheduler, t_s, start)
+        queue += of(d.StartGroup, out)
+        if of(d.TrainStep, out):
+            version += 1
+            out = scheduler.observe(f.StepFinished(t_s, version, 1.0, 1e9))
+            queue += of(d.StartGroup, out)
+            cancelled += of(d.CancelGroup, out)
+            for offer in offers:
+                live = f.SnapshotLive(t_s, offer.worker_id, 1, version)
+                queue += of(d.StartGroup, scheduler.observe(live))
+    assert [cancel.group_id for cancel in cancelled] == [slow.group_id]
+    assert any(start.prompt == slow.prompt and start.attempt == 1 for start in queue)
+
+
+class Chaos:
+    """A world that makes any pending thing happen in any order, and checks every answer."""
+
+    def __init__(self, scheduler: Scheduler, offers: list[f.WorkerOffer], rng: random.Random) -> None:
+        self.scheduler, self.rng = scheduler, rng
+        self.settings: SchedulerSettings = scheduler.settings
+        self.t_s = 0.0
+        self.running: dict[int, list[Any]] = {}
+        self.up: dict[str, int] = {}
+        self.version: dict[str, int] = {}
+        self.sending: dict[str, int] = {}
+        self.incarnation = {offer.worker_id: 0 for offer in offers}
+        self.starting: set[str] = set()
+        self.timers: dict[str, float] = {}
+        self.training: d.TrainStep | None = None
+        self.trained: set[int] = set()
+        self.prompt_of: dict[int, int] = {}
+        self.done = False
+        for offer in offers:
+            self.tell(f.WorkerOffered(0.0, offer))
+        self.tell(f.RunStarted(0.0))
+
+    def tell(self, fact: f.Fact) -> None:
+        """Give a fact and carry out the decisions, checking each."""
+        for decision in self.scheduler.observe(fact):
+            getattr(self, f"on_{type(decision).__name__}")(decision)
+        gate, settings = self.scheduler.gate, self.settings
+        assert gate.running == sum(g.rollouts for g in self.scheduler.groups.values())
+        assert gate.admitted <= (settings.staleness_bound + self.scheduler.ledger.version + 1) * (
+            settings.rollouts_per_step
+        )
+        for worker in self.scheduler.fleet:
+            assert worker.in_flight == sum(g.remaining for g in worker.groups.values())
+            assert worker.in_flight <= worker.offer.slots + settings.group_size
+
+    def on_StartWorker(self, x: d.StartWorker) -> None:  # noqa: N802
+        assert x.worker_id not in self.up and x.reason
+        self.starting.add(x.worker_id)
+
+    def on_StopWorker(self, x: d.StopWorker) -> None:  # noqa: N802
+        self.starting.discard(x.worker_id)
+        assert self.done or not any(g[0].worker_id == x.worker_id for g in self.running.values())
+        self.leave(x.worker_id, "stopped", tell=not self.done)
+
+    def on_StartGroup(self, x: d.StartGroup) -> None:  # noqa: N802
+        assert self.scheduler.fleet[x.worker_id].status is Status.READY
+        assert self.version[x.worker_id] == x.version
+        assert x.prompt not in self.trained
+        self.prompt_of[x.group_id] = x.prompt
+        self.running[x.group_id] = [x, x.rollouts]
+
+    def on_CancelGroup(self, x: d.CancelGroup) -> None:  # noqa: N802
+        del self.running[x.group_id]
+
+    def on_DropGroup(self, x: d.DropGroup) -> None:  # noqa: N802
+        self.running.pop(x.group_id, None)
+
+    def on_TrainStep(self, x: d.TrainStep) -> None:  # noqa: N802
+        assert self.training is None and x.version == self.scheduler.ledger.version
+        assert max(x.staleness) <= self.settings.staleness_bound and min(x.staleness) >= 0
+        assert len(x.group_ids) == self.settings.groups_per_step
+        prompts = {self.prompt_of[group_id] for group_id in x.group_ids}
+        assert not prompts & self.trained and len(prompts) == len(x.group_ids)
+        self.trained |= prompts
+        self.training = x
+
+    def on_PublishSnapshot(self, x: d.PublishSnapshot) -> None:  # noqa: N802
+        for name in x.plan.order:
+            assert name in self.up and name not in self.sending
+            self.sending[name] = x.version
+
+    def on_FetchSnapshot(self, x: d.FetchSnapshot) -> None:  # noqa: N802
+        assert x.worker_id in self.up and x.worker_id not in self.sending
+        assert x.source_id == "learner" or self.version[x.source_id] == x.version
+        self.sending[x.worker_id] = x.version
+
+    def on_AbortTransfer(self, x: d.AbortTransfer) -> None:  # noqa: N802
+        assert self.sending.pop(x.worker_id) == x.version
+
+    def on_SetTimer(self, x: d.SetTimer) -> None:  # noqa: N802
+        assert x.at_s >= self.t_s and x.reason
+        self.timers[x.name] = x.at_s
+
+    def on_FinishRun(self, x: d.FinishRun) -> None:  # noqa: N802
+        self.done = True
+
+    def leave(self, name: str, cause: str, tell: bool = True) -> None:
+        """A worker vanishes with all that ran on it."""
+        self.up.pop(name, None)
+        self.version.pop(name, None)
+        self.sending.pop(name, None)
+        for group_id in [g for g, (x, _) in self.running.items() if x.worker_id == name]:
+            if tell and cause == "stopped":
+                del self.running[group_id]
+        if tell:
+            self.tell(f.WorkerLeft(self.t_s, name, self.incarnation[name], cause))
+
+    def step(self) -> None:
+        """One random happening."""
+        rng = self.rng
+        due = [name for name, at_s in self.timers.items() if at_s <= self.t_s]
+        if due:
+            name = due[0]
+            del self.timers[name]
+            self.tell(f.TimerFired(self.t_s, name))
+            return
+        self.t_s += rng.choice([0.0, 0.1, 1.0, 1.0, 5.0])
+        choices = ["finish"] * 12 + ["train"] * 3 + ["live"] * 3 + ["join"] * 2 + ["fail"]
+        getattr(self, rng.choice(choices))()
+
+    def finish(self) -> None:
+        """A rollout ends."""
+        if not self.running:
+            return
+        group_id = self.rng.choice(sorted(self.running))
+        start, left = self.running[group_id]
+        self.running[group_id][1] = left - 1
+        if left == 1:
+            del self.running[group_id]
+        self.tell(f.RolloutFinished(self.t_s, start.worker_id, group_id, 10, start.version))
+
+    def train(self) -> None:
+        """The learner finishes its step."""
+        if self.training is not None:
+            version, self.training = self.training.version + 1, None
+            self.tell(f.StepFinished(self.t_s, version, 10.0, 1e9))
+
+    def live(self) -> None:
+        """A snapshot arrives."""
+        if self.sending:
+            name = self.rng.choice(sorted(self.sending))
+            version = self.sending.pop(name)
+            self.version[name] = version
+            self.tell(f.SnapshotLive(self.t_s, name, self.up[name], version))
+
+    def fail(self) -> None:
+        """A transfer fails."""
+        if self.sending:
+            name = self.rng.choice(sorted(self.sending))
+            version = self.sending.pop(name)
+            self.tell(f.SnapshotFailed(self.t_s, name, self.up[name], version, "cut off"))
+
+    def join(self) -> None:
+        """A started worker comes up."""
+        if self.starting:
+            name = self.rng.choice(sorted(self.starting))
+            self.starting.discard(name)
+            self.incarnation[name] += 1
+            self.up[name] = self.incarnation[name]
+            self.version[name] = 0
+            self.tell(f.WorkerJoined(self.t_s, name, self.up[name], 0))
+
+    def leave_random(self) -> None:
+        """A worker is preempted and offered again."""
+        if self.up:
+            name = self.rng.choice(sorted(self.up))
+            self.leave(name, "preempted")
+
+
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    S=st.integers(0, 4),
+    data=st.data(),
+    mode=st.sampled_from(["push", "pull"]),
+    reading=st.sampled_from(["overlap", "stall"]),
+    rule=st.sampled_from(["all", "cost"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_order_of_events_breaks_an_invariant(
+    seed: int, S: int, data: st.DataObject, mode: str, reading: str, rule: str
+) -> None:
+    """Whatever happens in whatever order: the gate holds, nothing is trained twice or too old."""
+    kappa = data.draw(st.integers(1, S + 1))
+    scheduler, offers = make(
+        4, S=S, kappa=kappa, steps=8, mode=mode, reading=reading, activation=rule, batch=16, max_attempts=50
+    )
+    offers = [replace(offer, min_lease_s=3.0) for offer in offers]
+    chaos = Chaos(scheduler, offers, random.Random(seed))
+    for _ in range(1500):
+        if chaos.done:
+            break
+        if chaos.rng.random() < 0.01:
+            chaos.leave_random()
+        else:
+            chaos.step()
+    assert scheduler.ledger.version >= 1
