@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from echo2.policy.plan_types import RunPlan
     from echo2.scenario import Scenario
 
+WORKERS = ["pool", "GPU", "active", "USD/h", "+ egress", "rollouts/s", "fresh", "T_bcast"]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Also write the plan as JSON.")]
 
 
@@ -63,9 +64,9 @@ def show(out: Console, built: Scenario, made: RunPlan) -> None:
 
     out.print(table(f"Plan of {built.config.name}", ["", "", ""], _headline(made)))
     out.print()
-    out.print(table("Workers", ["pool", "GPU", "active", "USD/h", "+egress", "rollouts/s", "fresh", "T_bcast", "why"],
-                    _workers(made)))  # fmt: skip
+    out.print(table("Workers", WORKERS, _workers(made), flexible=None))
     out.print()
+    lines(out, "Why", [f"{row.pool}: {row.reason}" for row in made.workers if row.reason])
     lines(out, "Answers", made.answers)
     print_sources(out, built)
 
@@ -118,7 +119,6 @@ def _workers(made: RunPlan) -> list[tuple[str, ...]]:
             f"{row.rollouts_per_s:.3f}",
             f"{row.effective_rollouts_per_s / max(row.rollouts_per_s, 1e-12):.0%}",
             f"{row.t_bcast_s:.0f} s",
-            row.reason or "",
         )
         for row in made.workers
     ]

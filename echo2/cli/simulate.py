@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from echo2.policy.plan_types import RunPlan
     from echo2.scenario import Scenario
 
+WORKERS = ["pool", "GPU", "workers", "paid h", "busy", "rollouts", "USD", "egress USD"]
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
         metavar="FOLDER",
-        help="Write log.jsonl, summary.json, trace.json (Perfetto) and config.toml.",
+        help="Write log.jsonl, summary.json, trace.json (Perfetto), config.toml.",
     ),
 ]
 
@@ -101,13 +102,11 @@ def show(out: Console, built: Scenario, made: RunPlan, summary: dict[str, Any]) 
     title = f"Simulation of {built.config.name}, seed {built.config.seed}, S = {made.S}, kappa = {made.kappa}"
     out.print(table(title, ["", "simulated", "planned", ""], _headline(made, summary)))
     out.print()
-    causes = summary["bubble_by_cause"]
-    if causes:
-        out.print(table("Learner idle", ["waiting for", "of the time"],
-                        [(name, f"{share:.1%}") for name, share in causes.items()]))  # fmt: skip
+    idle = [(cause, f"{share:.1%}") for cause, share in summary["bubble_by_cause"].items()]
+    if idle:
+        out.print(table("Learner idle", ["waiting for", "of the time"], idle, flexible=None))
         out.print()
-    out.print(table("Workers used", ["pool", "GPU", "workers", "paid h", "busy", "rollouts", "USD", "egress USD"],
-                    _by_pool(summary["workers"])))  # fmt: skip
+    out.print(table("Workers used", WORKERS, _by_pool(summary["workers"]), flexible=None))
     out.print()
     lines(out, "Where the numbers come from", built.notes)
 
@@ -175,7 +174,7 @@ def _by_pool(workers: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     pools: dict[str, list[dict[str, Any]]] = {}
     for worker in workers:
         pools.setdefault(worker["pool"], []).append(worker)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for pool, members in pools.items():
         paid = sum(m["paid_s"] for m in members)
         busy = sum(m["busy_share"] * m["paid_s"] for m in members)

@@ -56,7 +56,7 @@ def points(
     """All points, the seed varying fastest. A point that is not a valid configuration: UserError."""
     sides = axes(grid)
     base = parse(table, str(path), sets) if not sides else None
-    made = []
+    made: list[Point] = []
     for values in itertools.product(*(side for _, side in sides)):
         named = tuple(zip((name for name, _ in sides), values))
         overrides = [*sets, *(f"{name}={literal(value)}" for name, value in named)]

@@ -23,18 +23,20 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, width=width)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], wide: int = -1) -> Table:
-    """A table; all columns but the first and the `wide` one (counted from the end) are right-aligned."""
-    made = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, expand=False
-    )
-    last = len(columns) + wide if wide < 0 else wide
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], flexible: int | None = -1
+) -> Table:
+    """A table: the first column and the `flexible` one to the left, others right-aligned.
+
+    The flexible one (the last unless said otherwise) takes what room is left, and is folded.
+    """
+    made = _plain(title)
     for i, column in enumerate(columns):
-        flexible = i == last
+        folds = flexible is not None and i == flexible % len(columns)
         made.add_column(
             column,
-            justify="left" if i == 0 or flexible else "right",
-            no_wrap=not flexible,
+            justify="left" if i == 0 or folds else "right",
+            no_wrap=not folds,
             overflow="fold",
             header_style="dim",
         )
@@ -43,11 +45,20 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
     return made
 
 
+def _plain(title: str, header: bool = True) -> Table:
+    return Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        pad_edge=False,
+        show_header=header,
+    )
+
+
 def lines(out: Console, title: str, texts: Iterable[str]) -> None:
     """A titled list of sentences."""
-    listed = Table(
-        title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
-    )
+    listed = _plain(title, header=False)
     listed.add_column(no_wrap=True)
     listed.add_column(overflow="fold")
     for text in texts:

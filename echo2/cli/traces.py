@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from echo2.cli.options import Json
 
+if TYPE_CHECKING:
+    from echo2.traces import TraceEntry
+
+MOST_SERIES = 8
 app = typer.Typer(help="List the shipped measurements with their provenance; `show` one, or your own file.")
 Kind = Annotated[str | None, typer.Option("--kind", help="Only this kind: link, region_pair, price, ...")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw it into this file.")]
@@ -32,19 +38,32 @@ def listing(context: typer.Context, kind: Kind = None, json: Json = False) -> No
     found = [entry for entry in entries() if kind in (None, entry.kind)]
     if json:
         return print_json([asdict(entry) for entry in found])
+    shown = _folded(found) if kind is None else [(e, "") for e in found]
     rows = [
         (
-            e.trace_id,
+            e.trace_id + more,
             e.kind,
             e.basis,
             e.licence,
-            f"{e.measured_from_utc[:7] or '?'}",
+            e.measured_from_utc[:7] or "?",
             e.source.removeprefix("github.com/"),
         )
-        for e in found
+        for e, more in shown
     ]
-    console().print(table(f"{len(found)} traces", ["id", "kind", "basis", "licence", "from", "source"], rows))
+    columns = ["id", "kind", "basis", "licence", "from", "source"]
+    console().print(table(f"{len(found)} traces", columns, rows))
     return None
+
+
+def _folded(found: Sequence[TraceEntry]) -> list[tuple[TraceEntry, str]]:
+    """One row for a file with many series, which `--kind` lists in full."""
+    files = Counter(e.file for e in found)
+    rows: dict[str, tuple[TraceEntry, str]] = {}
+    for e in found:
+        many = files[e.file] > MOST_SERIES
+        name = e.file if many else e.trace_id
+        rows.setdefault(name, (e, f" +{files[e.file] - 1}" if many else ""))
+    return list(rows.values())
 
 
 @app.command("show")
@@ -65,5 +84,5 @@ def show(which: Which, out: Out = None, json: Json = False) -> None:
     return None
 
 
-def _drawn(draw: object, which: str, part: Path) -> None:
-    draw(which, part)  # type: ignore[operator]
+def _drawn(draw: Callable[[str, Path], Path], which: str, part: Path) -> None:
+    draw(which, part)

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from echo2.policy.activation import Activation, Candidate
 from echo2.policy.broadcast import BroadcastPlan, candidates
 from echo2.policy.facts import WorkerOffer
@@ -127,23 +129,19 @@ def choose_plan(plans: Sequence[BroadcastPlan], deadline_s: float) -> tuple[Broa
 
 def receiver_egress_usd(plan: BroadcastPlan, links: LinkTable, sites: Mapping[str, str]) -> dict[str, float]:
     """USD of egress paid for each receiver's copy of the snapshot under the plan."""
-    gigabytes = plan.size_bytes / 1e9
-    rows = [links.index(sites[worker]) for worker in plan.order]
+    rows = np.array([links.index(sites[worker]) for worker in plan.order], dtype=np.int64)
     home = links.index(links.learner_site)
     price = links.egress
     if plan.shares:
-        out = {}
-        for me, worker in enumerate(plan.order):
-            usd = plan.direct_share * price[home, rows[me]]
-            for relay, share in enumerate(plan.shares):
-                sender = home if relay == me else rows[relay]
-                usd += share * price[sender, rows[me]]
-            out[worker] = float(usd) * gigabytes
-        return out
-    senders = [home if parent < 0 else rows[parent] for parent in plan.parents]
-    return {
-        worker: float(price[senders[i], rows[i]]) * gigabytes for i, worker in enumerate(plan.order)
-    }
+        shares = np.array(plan.shares)
+        by_site = np.bincount(rows, weights=shares, minlength=len(links.sites))
+        relayed = (by_site @ price)[rows] - shares * price[rows, rows]
+        usd = relayed + (shares + plan.direct_share) * price[home, rows]
+    else:
+        parents = np.array(plan.parents, dtype=np.int64)
+        senders = np.where(parents < 0, home, rows[np.maximum(parents, 0)]) if len(rows) else rows
+        usd = price[senders, rows]
+    return dict(zip(plan.order, (usd * plan.size_bytes / 1e9).tolist()))
 
 
 @dataclass(frozen=True)

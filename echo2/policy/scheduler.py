@@ -196,7 +196,8 @@ class Scheduler:
             group.oldest_version = fact.oldest_version
         if group.remaining == 0:
             self._group_complete(group, worker, out)
-        if worker.status is Status.READY:
+        # Most rollouts end on a worker that is still full: its group's other members wait in the engine.
+        if worker.in_flight < worker.offer.slots and worker.status is Status.READY:
             self._fill(worker, out)
 
     def _group_complete(self, group: Group, worker: Worker, out: list[Decision]) -> None:
@@ -240,9 +241,11 @@ class Scheduler:
             return
         if worker.inbound != NONE and self.settings.reading == "stall":
             return
-        size = self.settings.group_size
+        size, gate = self.settings.group_size, self.gate
+        if gate.room(worker.version) < size:
+            return
         cap = self._cap(worker)
-        while worker.in_flight < cap and self.gate.room(worker.version) >= size:
+        while worker.in_flight < cap and gate.room(worker.version) >= size:
             self._start_group(worker, out)
 
     def _cap(self, worker: Worker) -> int:

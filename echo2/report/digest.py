@@ -88,10 +88,14 @@ def _messages(path: Path, out: LogDigest) -> Iterator[tuple[int, Message]]:
                     yield number, json.loads(line)
                 except ValueError as error:
                     if line.endswith("\n"):
-                        raise UserError(f"{path}:{number}: not JSON: {line[:80]!r}; was it edited?") from error
+                        raise UserError(
+                            f"{path}:{number}: not JSON: {line[:80]!r}; was it edited?"
+                        ) from error
                     out.note = f"the log ends in the middle of line {number}: the run was cut off there"
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); give the log as it was written") from None
+        raise UserError(
+            f"{path}: not UTF-8 text (byte {error.start}); give the log as it was written"
+        ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 

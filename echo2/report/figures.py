@@ -67,7 +67,9 @@ def draw_dissemination(record: RunRecord) -> Any:
     axes.plot(at, tails, "o", color=style.BLUE, ms=3.5, label=f"last worker, {record.world}")
     axes.plot(at, means, "x", color=style.SKY, ms=3.5, label=f"mean over workers, {record.world}")
     if any(p == p for p in planned):
-        axes.plot(at, planned, color=style.ORANGE, ls="--", drawstyle="steps-mid", label="last worker, planned")
+        axes.plot(
+            at, planned, color=style.ORANGE, ls="--", drawstyle="steps-mid", label="last worker, planned"
+        )
     axes.plot(at, [v.bound_s for v in done], color=ink, ls=":", drawstyle="steps-mid", label="bound, planned")
     axes.set(xlabel="version", ylabel="seconds from publication")
     low = min(v for v in (*tails, *(v.bound_s for v in done)) if v > 0)
@@ -114,7 +116,9 @@ def draw_bubble(record: RunRecord) -> Any:
         look = style.idle_look(cause)
         axes.barh(i, 100 * share, color=look.colour, hatch=look.hatch, height=0.6)
         axes.text(100 * share, i, f" {100 * share:.2f} %", va="center", fontsize=8)
-    axes.set_yticks(range(len(causes)), [style.idle_look(cause).label.removeprefix("idle: ") for cause in causes])
+    axes.set_yticks(
+        range(len(causes)), [style.idle_look(cause).label.removeprefix("idle: ") for cause in causes]
+    )
     axes.invert_yaxis()
     axes.set_xlim(0, max(1.0, 120 * max(causes.values())))
     axes.grid(axis="y", visible=False)
@@ -140,7 +144,9 @@ FIGURES: tuple[FigureSpec, ...] = (
         draw_excerpt,
     ),
     FigureSpec("bubble", "Idle time of the learner by what it waited for.", draw_bubble),
-    FigureSpec("step_cost", "USD per step, split by part, beside the baseline of all workers on.", draw_costs),
+    FigureSpec(
+        "step_cost", "USD per step, split by part, beside the baseline of all workers on.", draw_costs
+    ),
     FigureSpec("staleness", "Staleness of the trained rollouts, with the bound S.", draw_staleness),
     FigureSpec(
         "dissemination",

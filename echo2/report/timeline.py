@@ -73,16 +73,20 @@ def draw_excerpt(record: RunRecord) -> Any:
         return None
     begin, end = _window(log)
     unit, size = time_unit(end - begin)
-    shown = [v for v in log.versions.values() if v.published_s < end and _done_s(v, log) > begin]
+    shown = [(v, v.published_s + v.tail_s) for v in log.versions.values() if v.tail_s is not None]
+    shown = [(v, done_s) for v, done_s in shown if v.published_s < end and done_s > begin]
     figure, axes = style.new_figure(1.5 + 0.22 * len(shown))
     _draw_learner_spans(axes, log, begin, end, size)
     rows = ["learner"]
-    for i, version in enumerate(shown, start=1):
-        done = _done_s(version, log)
-        span = ((version.published_s - begin) / size, (done - version.published_s) / size)
+    for i, (version, done_s) in enumerate(shown, start=1):
+        span = ((version.published_s - begin) / size, (done_s - version.published_s) / size)
         colour, hatch = style.SENDING.colour, style.SENDING.hatch
         axes.broken_barh(
-            [span], (i - 0.35, 0.7), facecolor=colour, hatch=hatch, label=style.SENDING.label if i == 1 else ""
+            [span],
+            (i - 0.35, 0.7),
+            facecolor=colour,
+            hatch=hatch,
+            label=style.SENDING.label if i == 1 else "",
         )
         rows.append(f"snapshot {version.version}")
     axes.set_yticks(range(len(rows)), rows)
@@ -114,17 +118,14 @@ def _draw_learner_spans(axes: Any, log: LogDigest, begin: float, end: float, siz
     )
     for (left, width), (_, _, version) in zip(spans, trained):
         if width * size > (end - begin) / 40:
-            axes.text(left + width / 2, 0, str(version), color="white", ha="center", va="center", fontsize=7.5)
+            axes.text(
+                left + width / 2, 0, str(version), color="white", ha="center", va="center", fontsize=7.5
+            )
     for cause in log.idle_by_cause():
         waits = [((t - begin) / size, s / size) for t, s, c in log.idle if c == cause and begin <= t < end]
         if waits:
             look = style.idle_look(cause)
             axes.broken_barh(waits, (-0.4, 0.8), facecolor=look.colour, hatch=look.hatch, label=look.label)
-
-
-def _done_s(version: Any, log: LogDigest) -> float:
-    tail = version.tail_s
-    return log.end_s if tail is None else float(version.published_s + tail)
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
