@@ -64,7 +64,8 @@ def literal(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        # JSON's escapes are TOML's, but for DEL, which TOML wants escaped as well.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, BaseModel):
         pairs = ((name, getattr(value, name)) for name in type(value).model_fields)
         return "{ " + ", ".join(f"{name} = {literal(v)}" for name, v in pairs if v is not None) + " }"

@@ -67,6 +67,7 @@ class Scheduler:
         self._stamps: dict[int, dict[int, Group]] = {}
         self._claim_rate = 0.0
         self._claim_slots = 0
+        self._in_flight = 0
         self._handlers: dict[type, Callable[[Any, list[Decision]], None]] = {
             f.RolloutFinished: self._rollout_finished,
             f.RunStarted: self._run_started,
@@ -189,6 +190,7 @@ class Scheduler:
             return
         worker = self.fleet[fact.worker_id]
         worker.in_flight -= 1
+        self._in_flight -= 1
         worker.progress_s = fact.t_s
         group.remaining -= 1
         group.tokens += fact.tokens
@@ -219,6 +221,7 @@ class Scheduler:
         worker = self.fleet[group.worker_id]
         self._forget(group, worker)
         worker.in_flight -= group.remaining
+        self._in_flight -= group.remaining
         self._give_back(group, reason, out, counts=not back)
 
     def _give_back(self, group: Group, reason: str, out: list[Decision], *, counts: bool) -> None:
@@ -254,8 +257,7 @@ class Scheduler:
         When the gate admits fewer rollouts than the pool has slots, each worker gets a share by its rate,
         so that the batch ends everywhere at about the same time; a snapshot that is late holds nothing back.
         """
-        gate = self.gate
-        window = gate.limit(worker.version) - gate.trained - gate.buffered
+        window = self.gate.room(worker.version) + self._in_flight
         slots = worker.offer.slots
         if window >= self._claim_slots or not self._claim_rate:
             return slots
@@ -300,6 +302,7 @@ class Scheduler:
         self.groups[group_id] = worker.groups[group_id] = group
         self._stamps.setdefault(version, {})[group_id] = group
         worker.in_flight += size
+        self._in_flight += size
         limit = self.gate.limit(version)
         self.gate.running += size
         reason = "next prompt" if attempt == 0 else "tried again"

@@ -46,7 +46,7 @@ class Dissemination:
 
 @dataclass
 class LogDigest:
-    """The course of a run. Times in seconds since its beginning; step functions as (time, value from then on)."""
+    """The course of a run. Seconds since its beginning; step functions are (time, value from then on)."""
 
     settings: Message = field(default_factory=dict)
     train: list[tuple[float, float, int]] = field(default_factory=list)

@@ -18,7 +18,7 @@ Draw = Callable[[RunRecord], Any]
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """A figure: its file name, what it shows in words (also the text for those who cannot see it), and how."""
+    """A figure: its file name, what it shows in words (the text for those who cannot see it too), and how."""
 
     name: str
     caption: str
@@ -32,10 +32,12 @@ def draw_staleness(record: RunRecord) -> Any:
         return None
     total, mean = sum(counts.values()), record.summary["staleness"]["mean"]
     figure, axes = style.new_figure(2.6)
-    values = range(0, max(max(counts), record.S or 0) + 1)
+    values = range(max(max(counts), record.S or 0) + 1)
     bars = axes.bar(values, [100 * counts.get(v, 0) / total for v in values], color=style.BLUE, width=0.8)
     if len(values) <= 14:
-        axes.bar_label(bars, fmt=lambda share: f"{share:.1f} %" if share else "", fontsize=8, padding=2)
+        texts = axes.bar_label(bars, fmt=lambda share: f"{share:.1f} %" if share else "", padding=2)
+        for text in texts:  # on paper of its own, so that the line of the mean does not cross it
+            text.set(fontsize=8, bbox={"facecolor": axes.get_facecolor(), "linewidth": 0, "pad": 0.8})
     axes.axvline(mean, color=style.ORANGE, linestyle="--", label=f"mean {mean:.2f}")
     if record.S is not None:
         axes.axvline(record.S + 0.5, color=style.VERMILLION, label=f"bound S = {record.S}")
@@ -64,7 +66,7 @@ def draw_dissemination(record: RunRecord) -> Any:
     means = [sum(v.arrivals_s) / len(v.arrivals_s) for v in done]
     planned = [v.planned_s if v.planned_s else float("nan") for v in done]
     ink = style.LIGHT.ink if _is_light(axes) else style.DARK.ink
-    axes.plot(at, tails, "o", color=style.BLUE, ms=3.5, label=f"last worker, {record.world}")
+    axes.plot(at, tails, "o", color=style.BLUE, ms=4.5, mfc="none", label=f"last worker, {record.world}")
     axes.plot(at, means, "x", color=style.SKY, ms=3.5, label=f"mean over workers, {record.world}")
     if any(p == p for p in planned):
         axes.plot(
@@ -133,8 +135,8 @@ def _is_light(axes: Any) -> bool:
 FIGURES: tuple[FigureSpec, ...] = (
     FigureSpec(
         "timeline",
-        "The whole run: share of time the learner trains or idles and for what, workers receiving a snapshot, "
-        "workers up.",
+        "The whole run: share of time the learner trains or idles and for what, workers receiving a "
+        "snapshot, workers up.",
         draw_course,
     ),
     FigureSpec(
@@ -150,7 +152,7 @@ FIGURES: tuple[FigureSpec, ...] = (
     FigureSpec("staleness", "Staleness of the trained rollouts, with the bound S.", draw_staleness),
     FigureSpec(
         "dissemination",
-        "Dissemination of each version: as run, as planned, and the bound below which the links do not allow it.",
+        "Dissemination of each version: as run, as planned, and the bound set by the links.",
         draw_dissemination,
     ),
 )

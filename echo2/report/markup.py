@@ -37,7 +37,7 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], kind: str = 
 
 def _cell(cell: object) -> str:
     text = esc(cell)
-    number = text[:1].isdigit() or text[:1] == "-" and text[1:2].isdigit()
+    number = text.removeprefix("-")[:1].isdigit()
     return f'<td class="n">{text}</td>' if number else f"<td>{text}</td>"
 
 
@@ -57,22 +57,32 @@ def section(anchor: str, title: str, *parts: object) -> Html:
     return Html(f'<section id="{esc(anchor)}"><h2>{esc(title)}</h2>{inside}</section>')
 
 
+def details(title: str, *parts: object) -> Html:
+    """Something to unfold."""
+    return Html(f"<details><summary>{esc(title)}</summary>{join(part for part in parts if part)}</details>")
+
+
+def missing(name: str) -> Html:
+    """Says what is not shown because a file is not there."""
+    return paragraph(f"Not shown: this run directory has no {name}.", "missing")
+
+
 def join(parts: Iterable[object]) -> Html:
     """Several pieces as one."""
     return Html("".join(esc(part) for part in parts))
 
 
 def num(value: float | None, digits: int = 3) -> str:
-    """A number for people: significant digits, no exponent between 0.001 and a million."""
+    """A number for people: significant digits, thousands set apart."""
     if value is None or value != value:
         return "unknown"
     if value == 0:
         return "0"
-    if abs(value) in (float("inf"),):
+    if abs(value) == float("inf"):
         return "without end"
     if abs(value) >= 10 ** (digits - 1):
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}"
+    return f"{value:#.{digits}g}" if abs(value) >= 1e-4 else f"{value:.1e}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -1,11 +1,14 @@
 """A run as the report sees it: everything its directory holds, simulated or live.
 
-`summary.json` is needed; plan, log, configuration, provenance and baselines are used where they are there.
+`summary.json` is needed. Used where they are there: `plan.json` (what `echo2 plan --json` prints: the plan,
+the dated prices, the notes on where numbers come from), `log.jsonl`, `config.toml`, and `baselines.json`
+(summaries of other systems in the same world, each with its `system`).
 """
 
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +38,7 @@ class RunRecord:
     baselines: tuple[Data, ...]
 
     @property
-    def S(self) -> int | None:
+    def S(self) -> int | None:  # noqa: N802
         """The staleness bound, from the plan or the log."""
         if self.plan is not None and "S" in self.plan:
             return int(self.plan["S"])
@@ -50,19 +53,20 @@ def read_run(directory: Path) -> RunRecord:
     if summary is None:
         raise UserError(f"{directory}: holds no summary.json; `echo2 simulate CONFIG --out DIR` writes one")
     plan = _json(directory / "plan.json", dict)
-    about = _json(directory / "provenance.json", dict) or {}
-    log_path = directory / "log.jsonl"
     planned: Data = plan or {}
+    log_path = directory / "log.jsonl"
+    config_text = _text(directory / "config.toml")
+    config = _toml(directory / "config.toml", config_text)
     return RunRecord(
-        name=str(about.get("name") or directory.resolve().name),
-        world=str(about.get("world") or summary.get("world") or "simulated"),
+        name=str(planned.get("name") or config.get("name") or directory.resolve().name),
+        world=str(summary.get("world") or "simulated"),
         summary=summary,
         plan=plan,
         log=digest(log_path) if log_path.is_file() else None,
-        config_text=_text(directory / "config.toml"),
-        notes=tuple(str(note) for note in about.get("notes") or planned.get("notes") or ()),
-        prices=tuple(about.get("prices") or planned.get("prices") or ()),
-        seed=about.get("seed", summary.get("seed")),
+        config_text=config_text,
+        notes=tuple(str(note) for note in planned.get("notes") or summary.get("notes") or ()),
+        prices=tuple(planned.get("prices") or ()),
+        seed=config.get("seed", summary.get("seed")),
         baselines=tuple(_json(directory / "baselines.json", list) or ()),
     )
 
@@ -74,6 +78,13 @@ def _text(path: Path) -> str:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _toml(path: Path, text: str) -> Data:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not TOML ({error}); was it cut off?") from error
 
 
 def _json(path: Path, kind: type) -> Any:

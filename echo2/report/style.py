@@ -109,7 +109,7 @@ def drawing(theme: Theme = LIGHT) -> Iterator[None]:
     """Inside this, figures and their parts are made in the style."""
     import matplotlib
 
-    with matplotlib.rc_context(_settings(theme)):
+    with matplotlib.rc_context(_settings(theme)):  # type: ignore[arg-type]
         yield
 
 

@@ -10,7 +10,7 @@ from echo2.report.digest import LogDigest, Steps
 from echo2.report.record import RunRecord
 
 BINS = 120
-EXCERPT_STEPS = 14
+EXCERPT_STEPS = 12
 
 
 def draw_course(record: RunRecord) -> Any:
@@ -67,7 +67,7 @@ def _draw_steps(axes: Any, series: Steps, end_s: float, size: float, colour: str
 
 
 def draw_excerpt(record: RunRecord) -> Any:
-    """Steps, idle time and each snapshot's way for a few steps around the longest idle time past the start."""
+    """Steps, idle time and each snapshot's way, around the longest wait past the start."""
     log = record.log
     if log is None or not log.train:
         return None

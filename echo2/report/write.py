@@ -32,7 +32,7 @@ def write_report(run_dir: Path, out: Path | None = None) -> ReportFiles:
         page = render(record, pngs)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{run_dir}: not a run of this version of echo2 ({type(error).__name__}: {error}); simulate it again"
+            f"{run_dir}: not a run of this version of echo2 ({type(error).__name__}: {error}); run it again"
         ) from error
     target = run_dir if out is None else out
     pictures = [(target / "figures" / f"{name}.png", light) for name, (light, _) in pngs.items()]

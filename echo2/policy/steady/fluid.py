@@ -60,6 +60,7 @@ class FluidWorkers:
         self.bins = bins
         self.group_size = problem.G
         self.slots = group.count * group.slots
+        self.rate = problem.worker_rate(group)
         self.running = 0.0
         self.age_tokens = 0.0
         self.live_version = 0
@@ -77,20 +78,14 @@ class FluidWorkers:
         index = np.arange(1, self._span + 1)
         self._token_shares = bins.rollouts * index * bins.bin_tokens
 
-    @property
-    def wants_group(self) -> bool:
-        """Whether a slot is free: half a rollout past the last whole one, as fluid stands for a count."""
-        return self.running < self.slots - 0.5 + 1e-6
-
     def settle(self, now_s: float) -> None:
         """Bring the progress within the current bin up to `now_s`."""
         self._progress = min(1.0, self._progress + (now_s - self._since_s) * self._bins_per_s)
         self._since_s = now_s
 
-    @property
-    def load(self) -> float:
-        """Running rollouts over slots."""
-        return self.running / self.slots
+    def due_s(self, rollouts: float) -> float:
+        """Roughly when `rollouts` more would be done: what runs on one worker over its rate."""
+        return (self.running / self.group.count + rollouts) / self.rate
 
     def reschedule(self) -> float:
         """When the current bin will be full, seconds, from the rollouts that run now."""

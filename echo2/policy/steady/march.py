@@ -24,6 +24,8 @@ MIN_STEPS = 12
 MIN_STEPS_EQUAL = 60
 # A batch of k whole groups is complete, on average, when the fluid has brought k - 1/2 of them.
 HALF_GROUP = 0.5
+# A slot is free half a rollout past the last whole one, for the same reason.
+HALF_ROLLOUT = 0.5 - 1e-6
 _NEVER = math.inf
 
 
@@ -48,6 +50,8 @@ class _March:
         bins = LengthBins.of(problem.lengths, problem.G, BINS_PER_MEAN)
         groups = march_units(problem)
         self.workers = [FluidWorkers(problem, group, bins) for group in groups]
+        self.all_slots = sum(w.slots for w in self.workers)
+        self.total_rate = math.fsum(w.rate * w.group.count for w in self.workers)
         self.ends = [_NEVER] * len(self.workers)
         self.arrivals = [_NEVER] * len(self.workers)
         self.now_s = 0.0
@@ -188,16 +192,26 @@ class _March:
         self.arrivals[index] = _NEVER
         if workers.waiting is not None:
             self._send(index)
-        self._fill(range(len(self.workers)))
+        self._fill((index,))
 
     def _fill(self, candidates: Iterable[int]) -> None:
-        """Start whole groups where slots are free and the gate is open, the least loaded worker first."""
+        """Start whole groups where slots are free and the gate is open, on whoever will end them first.
+
+        As in the scheduler, a worker's part of a scarce gate is its share by rate (`_cap`).
+        """
         G = self.problem.G
         changed = set()
-        waiting = [(w.load, i) for i in candidates if (w := self.workers[i]).wants_group]
+        buffered = self.admitted - math.fsum(w.running for w in self.workers)
+        waiting = []
+        for i in candidates:
+            w = self.workers[i]
+            room = (self.problem.S + w.live_version + 1) * self.problem.B - buffered
+            cap = self._cap(w, room)
+            if w.running < cap - HALF_ROLLOUT:
+                waiting.append((w.due_s(G), i, cap))
         heapq.heapify(waiting)
         while waiting:
-            _, i = heapq.heappop(waiting)
+            _, i, cap = heapq.heappop(waiting)
             w = self.workers[i]
             # Half a group of room stands for a whole one, as fluid stands for a count.
             if self.admitted + G / 2 - 1e-6 > (self.problem.S + w.live_version + 1) * self.problem.B:
@@ -207,10 +221,18 @@ class _March:
                 changed.add(i)
             w.dispatch(G)
             self.admitted += G
-            if w.wants_group:
-                heapq.heappush(waiting, (w.load, i))
+            if w.running < cap - HALF_ROLLOUT:
+                heapq.heappush(waiting, (w.due_s(G), i, cap))
         for i in changed:
             self.ends[i] = self.workers[i].reschedule()
+
+    def _cap(self, w: FluidWorkers, window: float) -> float:
+        """Rollouts the unit may run: its slots, or its share by rate of a gate that admits fewer than those."""
+        if window >= self.all_slots:
+            return w.slots
+        G, count = self.problem.G, w.group.count
+        share = window * w.rate / self.total_rate / G
+        return min(w.slots, max(1, round(share)) * G * count)
 
 
 def _binding(problem: SteadyProblem, learner: float, workers: float) -> Binding:

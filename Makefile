@@ -1,0 +1,50 @@
+# make demo      plan, simulate, compare, sweep and report on real traces, into demo-out/
+# make test      lint, types and tests          make lint      the first two alone
+# make bench     every script of benchmarks/    make figures   every figure of paper_figures/
+# make clean     remove the environment and what was made
+#
+# The environment is .venv; PYTHON names the interpreter it is made of.
+
+PYTHON  ?= python3.11
+CONFIG  ?= experiments/qwen3-8b-mixed-spot.toml
+OUT     ?= demo-out
+FIGURES ?= out/figures
+JOBS    ?= 2
+
+VENV := .venv
+BIN  := $(VENV)/bin
+CODE := echo2 tests benchmarks paper_figures scripts traces
+
+.PHONY: demo test lint bench figures clean
+
+demo: $(VENV)/.base
+	$(BIN)/python scripts/demo.py $(CONFIG) --out $(OUT)
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(VENV)/.dev
+	$(BIN)/python -m ruff check $(CODE)
+	$(BIN)/python -m ruff format --check $(CODE)
+	$(BIN)/python -m mypy
+
+bench: $(VENV)/.base
+	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+figures: $(VENV)/.base
+	set -e; for name in $(NAMES); do $(BIN)/python -m paper_figures.$$name --out $(FIGURES); done
+
+clean:
+	rm -rf $(VENV) $(OUT) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Stamps: installed again only when the dependencies change.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(VENV)/.base $@
