@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from echo2.policy.activation import Activation, Candidate, choose, exact, greedy_then_prune, revise
+from echo2.policy.activation.milp import milp
 
 
 def random_pool(rng: np.random.Generator, size: int) -> tuple[list[Candidate], float]:
@@ -42,18 +43,19 @@ def measure(size: int, pools: int, seed: int) -> str:
     rng = np.random.default_rng([seed, size])
     ratios: list[float] = []
     bounds: list[float] = []
-    ms: dict[str, list[float]] = {"exact": [], "auto": [], "greedy": [], "revise": []}
+    ms: dict[str, list[float]] = {"exact": [], "HiGHS": [], "auto": [], "greedy": [], "revise": []}
     gave_up = 0
     for _ in range(pools):
         pool, needed = random_pool(rng, size)
         optimum, exact_ms = timed(lambda p=pool, n=needed: exact(p, n))
+        highs_ms = timed(lambda p=pool, n=needed: milp(p, n))[1] if size <= 256 else float("nan")
         greedy, greedy_ms = timed(lambda p=pool, n=needed: greedy_then_prune(p, n))
         _, auto_ms = timed(lambda p=pool, n=needed: choose(p, n))
         _, revise_ms = timed(lambda p=pool, n=needed: revise(p, n).activation)
         gave_up += optimum.method != "exact"
         ratios.append(greedy.cost_usd_per_h / optimum.cost_usd_per_h)
         bounds.append(optimum.ratio)
-        for name, value in zip(ms, (exact_ms, auto_ms, greedy_ms, revise_ms)):
+        for name, value in zip(ms, (exact_ms, highs_ms, auto_ms, greedy_ms, revise_ms)):
             ms[name].append(value)
     times = "  ".join(f"{statistics.median(values):8.2f}" for values in ms.values())
     return (
@@ -70,7 +72,9 @@ def main() -> None:
     args = parser.parse_args()
     choose([Candidate("warm-up", 1.0, 1.0)], 0.5, "exact")
     print("         greedy/optimum      optimum/LP                 median ms                      exact")
-    print(" size    median       max    median      exact      auto    greedy    revise     max ms  gave up")
+    print(
+        " size    median       max    median      exact     HiGHS      auto    greedy    revise     max ms  gave up"
+    )
     for size in (int(text) for text in args.sizes.split(",")):
         print(measure(size, args.pools, args.seed))
 

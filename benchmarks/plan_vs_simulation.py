@@ -83,19 +83,17 @@ def problem_of(case: Case) -> PlanProblem:
     offers, decode = [], {}
     for i, model in enumerate(models):
         model = replace(model, speedup=model.speedup * scale)
-        rate = steady_rate(model, lengths, 200.0)
+        rate = steady_rate(model, lengths, 200.0, group_size=8)
         name = f"w{i:02d}"
         decode[name] = model
         offers.append(
             WorkerOffer(
-                name, f"pool{i % len(speeds)}", "GPU", "a", 1.0, rate.rollouts_per_s, rate.slots, rate.mean_s,
+                name, f"pool{i % len(speeds)}", "GPU", "a", 1.0, rate.rollouts_per_s, rate.slots, rate.group_s,
                 rate.tail_s, LEARNER_UPLINK_BPS, 1e12,
             )
         )  # fmt: skip
     size = case.bcast_s * LEARNER_UPLINK_BPS / 8.0
-    links = LinkTable(
-        ("a",), ((1e12,),), ((0.002,),), ((0.0,),), "a", LEARNER_UPLINK_BPS, LEARNER_UPLINK_BPS
-    )
+    links = LinkTable(("a",), ((1e12,),), ((0.002,),), ((0.0,),), "a", LEARNER_UPLINK_BPS, LEARNER_UPLINK_BPS)
     return PlanProblem(
         case.S, case.kappa, BATCH, GROUP, WARM_UP + MEASURED, TRAIN_S, 0.0, 20.0, size, size, tuple(offers),
         decode, lengths, 200.0, links, reading=case.reading, activation="all", margin=1.0, best_effort=True,
@@ -104,9 +102,7 @@ def problem_of(case: Case) -> PlanProblem:
 
 def predicted(problem: PlanProblem) -> tuple[float, float]:
     """(steps/s, learner utilisation) of the plan."""
-    result = provision(
-        problem.offers, problem.links, demand_for(problem, problem.publish_period), "all"
-    )
+    result = provision(problem.offers, problem.links, demand_for(problem, problem.publish_period), "all")
     steady = steady_state(problem, problem.publish_period, result)
     return steady.steps_per_s, steady.learner_utilisation
 
@@ -145,7 +141,10 @@ def main() -> None:
         error, rate_error = use / sim_use - 1.0, rate / sim_rate - 1.0
         errors.append((abs(error), abs(rate_error)))
         if abs(error) >= options.only_worse_than:
-            print(f"{case.name:<62} {use:>9.3f} {sim_use:>9.3f} {error:>+7.1%}  {rate_error:>+13.1%}", flush=True)
+            print(
+                f"{case.name:<62} {use:>9.3f} {sim_use:>9.3f} {error:>+7.1%}  {rate_error:>+13.1%}",
+                flush=True,
+            )
     worst = np.array(errors)
     print(
         f"\n{len(errors)} scenarios: utilisation error mean {worst[:, 0].mean():.2%}, "

@@ -34,9 +34,9 @@ def build(workers: int, steps: int, batch: int = 512) -> WorldInputs:
     pool = []
     for i, speed in enumerate(speeds):
         model = replace(MODEL, speedup=speed * scale)
-        rate = steady_rate(model, lengths, 200.0)
+        rate = steady_rate(model, lengths, 200.0, group_size=8)
         offer = WorkerOffer(
-            f"w{i:04d}", "pool", "GPU", "site", 1.0, rate.rollouts_per_s, rate.slots, rate.mean_s, rate.tail_s,
+            f"w{i:04d}", "pool", "GPU", "site", 1.0, rate.rollouts_per_s, rate.slots, rate.group_s, rate.tail_s,
             5e9, 5e9,
         )  # fmt: skip
         pool.append(SimWorker(offer, model))

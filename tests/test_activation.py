@@ -57,6 +57,22 @@ def cheapest_by_enumeration(pool: list[Candidate], needed: float) -> float:
     )
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_exact_search_agrees_with_a_general_milp_solver_at_96_workers(seed: int) -> None:
+    """On mixed pools of 96 workers the exact search and HiGHS find sets of the same price."""
+    from echo2.policy.activation.milp import milp
+
+    rng = np.random.default_rng(seed)
+    price = np.exp(rng.uniform(np.log(0.2), np.log(4.0), 96))
+    rate = 0.05 * price ** rng.uniform(0.6, 1.1) * np.exp(rng.normal(0.0, 0.4, 96))
+    pool = [Candidate(f"w{i}", float(price[i]), float(rate[i])) for i in range(96)]
+    needed = float(rate.sum() * rng.uniform(0.2, 0.9))
+    ours, theirs = exact(pool, needed), milp(pool, needed)
+    assert ours.method == "exact"
+    assert ours.cost_usd_per_h == pytest.approx(theirs.cost_usd_per_h, rel=2e-6)
+    assert greedy_then_prune(pool, needed).cost_usd_per_h <= 1.02 * theirs.cost_usd_per_h
+
+
 @given(pools())
 @settings(max_examples=80, deadline=None)
 def test_exact_is_the_optimum(case: tuple[list[Candidate], float]) -> None:

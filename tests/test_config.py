@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from echo2.config import Config, LoadedConfig, dumps, load, parse, template
 from echo2.config.example import example
 from echo2.config.overrides import split_values, toml_value
+from echo2.config.reference import markdown
 from echo2.errors import UserError
 
 POOL = {
@@ -87,7 +88,10 @@ def test_every_key_is_explained() -> None:
         ("run.stalness=3", ["run.toml", "unknown key 'stalness'", "[run]", "did you mean 'staleness'"]),
         ("pool.a.uplink_gbps=3", ["unknown key 'uplink_gbps'", "did you mean 'uplink_mbps'"]),
         ("learner.snapshot_gb=3", ["unknown key", "belongs in [model]"]),
-        ("learner.uplink_mbps=1 Gbit/s", ["learner.uplink_mbps = '1 Gbit/s'", "number", "Mbit/s (10^6 bit/s)"]),
+        (
+            "learner.uplink_mbps=1 Gbit/s",
+            ["learner.uplink_mbps = '1 Gbit/s'", "number", "Mbit/s (10^6 bit/s)"],
+        ),
         ("learner.uplink_mbps=1e10", ["learner.uplink_mbps", "<= 1,000,000", "Mbit/s"]),
         ("pool.a.downlink_mbps=-5", ["pool.a.downlink_mbps = -5", "> 0", "Mbit/s"]),
         ("pool.a.downlink_mbps=0", ["pool.a.downlink_mbps = 0", "> 0"]),
@@ -188,3 +192,16 @@ def test_loaded_config_knows_its_folder(tmp_path: Path) -> None:
     loaded = load(path)
     assert isinstance(loaded, LoadedConfig)
     assert loaded.base_dir == tmp_path and loaded.source == str(path)
+
+
+def test_the_page_is_the_code() -> None:
+    """The key reference in docs/configuration.md is what the sections say of themselves."""
+    page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page.endswith(markdown())
+
+
+def test_the_shortest_file_of_the_page_works() -> None:
+    """The first example of docs/configuration.md loads."""
+    page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text(encoding="utf-8")
+    example_of_page = page.split("```toml\n", 1)[1].split("```", 1)[0]
+    assert parse(tomllib.loads(example_of_page), "").run.staleness == 4

@@ -44,9 +44,7 @@ def finish_group(scheduler: Scheduler, t_s: float, start: d.StartGroup) -> list[
     """All rollouts of a group end."""
     out = []
     for _ in range(start.rollouts):
-        out += scheduler.observe(
-            f.RolloutFinished(t_s, start.worker_id, start.group_id, 100, start.version)
-        )
+        out += scheduler.observe(f.RolloutFinished(t_s, start.worker_id, start.group_id, 100, start.version))
     return out
 
 
@@ -371,8 +369,6 @@ class Chaos:
         if self.up:
             name = self.rng.choice(sorted(self.up))
             self.leave(name, "preempted")
-
-
 
 
 @given(

@@ -113,7 +113,7 @@ def test_doubling_every_rate_halves_the_time() -> None:
             offer=replace(
                 worker.offer,
                 rollouts_per_s=worker.offer.rollouts_per_s * 2,
-                generation_s=worker.offer.generation_s / 2,
+                group_s=worker.offer.group_s / 2,
                 generation_tail_s=worker.offer.generation_tail_s / 2,
                 uplink_bps=20e9,
                 downlink_bps=20e9,

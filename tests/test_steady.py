@@ -104,12 +104,12 @@ def test_on_policy_is_serial(lengths: TokenLengths, tolerance: float, broadcast_
     assert predict(p).step_s == pytest.approx(serial_step_s(broadcast_s, drain_s, 40.0), rel=tolerance)
 
 
-def test_on_policy_batch_goes_to_whoever_is_live_first() -> None:
-    """Nine groups fill the first three workers to go live, three each, and a fourth, later one gets none."""
+def test_on_policy_batch_is_shared_by_speed() -> None:
+    """Eight groups go two to each of four equal workers, though one of them is live a second later."""
     workers = (WorkerGroup(3, GPU, 24, 1.0), WorkerGroup(1, GPU, 24, 2.0))
-    p = problem(S=0, kappa=1, B=72, lengths=EQUAL, workers=workers)
-    drain_s = drain_times(GPU, EQUAL, 0.0, 24, 24)[-1]
-    assert predict(p).step_s == pytest.approx(serial_step_s(1.0, drain_s, 40.0), rel=0.005)
+    p = problem(S=0, kappa=1, B=64, lengths=EQUAL, workers=workers)
+    drain_s = drain_times(GPU, EQUAL, 0.0, 16, 24)[-1]
+    assert predict(p).step_s == pytest.approx(serial_step_s(2.0, drain_s, 40.0), rel=0.005)
 
 
 def test_a_slow_learner_is_always_busy() -> None:

@@ -15,9 +15,8 @@ import typer
 
 import echo2
 from echo2.cli import init, plan, replay, simulate, sweep, topology, traces
+from echo2.cli.exits import INFEASIBLE, INTERRUPTED, MISTAKE, OK, StoppedError
 from echo2.errors import InfeasibleError, UserError
-
-OK, MISTAKE, INFEASIBLE, INTERRUPTED = 0, 2, 3, 130
 
 app = typer.Typer(
     name="echo2",
@@ -57,8 +56,10 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except typer.Exit as end:
         return end.exit_code
-    except (KeyboardInterrupt, typer.Abort) as stop:
-        return _complain(str(stop.__cause__ or stop) or "interrupted", INTERRUPTED)
+    except StoppedError as stop:
+        return _complain(str(stop), INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("interrupted", INTERRUPTED)
     except InfeasibleError as error:
         return _complain(str(error), INFEASIBLE)
     except UserError as error:
@@ -70,6 +71,8 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _complain(f"{error.filename or 'output'}: {error.strerror or error}; free some space or "
                          "choose another place with --out", MISTAKE)  # fmt: skip
+    if result == INTERRUPTED:  # typer has swallowed a KeyboardInterrupt
+        return _complain("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else OK
 
 

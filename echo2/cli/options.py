@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from echo2.errors import UserError
+
+
+def whole(option: str, least: int) -> Callable[[str], int]:
+    """A parser of whole numbers >= `least` that names option, value and range."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise UserError(f"{option} {text}: must be a whole number >= {least}")
+        return value
+
+    return parse
+
+
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration, a TOML file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed, instead of the file's.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", parser=whole("--seed", 0), help="Seed, instead of the file's."),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from echo2.cli.exits import DIFFERS
 from echo2.cli.options import Json
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or its log.jsonl.")]
-DIFFERS = 1
 
 
 def replay(run: Run, json: Json = False) -> None:

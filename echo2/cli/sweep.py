@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from echo2.cli.options import ConfigPath, DryRun, Json, Seed, Set
+from echo2.cli.exits import StoppedError
+from echo2.cli.options import ConfigPath, DryRun, Json, Seed, Set, whole
 
 if TYPE_CHECKING:
     from echo2.cli.sweep_grid import Point
@@ -19,9 +20,16 @@ Grid = Annotated[
     list[str] | None,
     typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a key; repeat for more keys."),
 ]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Run each point with this many seeds.")]
+Seeds = Annotated[
+    int,
+    typer.Option(
+        "--seeds", metavar="N", parser=whole("--seeds", 1), help="Run each point with this many seeds."
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The table: .parquet or .csv.")]
-Jobs = Annotated[int, typer.Option("--jobs", min=0, help="Processes (0: one a core).")]
+Jobs = Annotated[
+    int, typer.Option("--jobs", metavar="N", parser=whole("--jobs", 0), help="Processes (0: one a core).")
+]
 SHOWN = 24
 
 
@@ -71,7 +79,7 @@ def _run(missing: Sequence[Point], store: Any, jobs: int, kept: int) -> None:
                 done += 1
                 advance()
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
+        raise StoppedError(
             f"interrupted: {kept + done} of {kept + len(missing)} points are done and kept in {store.path}; "
             "the same command goes on"
         ) from None

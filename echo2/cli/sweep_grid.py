@@ -30,6 +30,7 @@ class Point:
     base_dir: Path
     source: str
     key: str
+    version: str
 
 
 def axes(grid: Sequence[str]) -> list[tuple[str, list[Any]]]:
@@ -57,13 +58,14 @@ def points(
     sides = axes(grid)
     base = parse(table, str(path), sets) if not sides else None
     made: list[Point] = []
+    version = code_version()
     for values in itertools.product(*(side for _, side in sides)):
         named = tuple(zip((name for name, _ in sides), values))
         overrides = [*sets, *(f"{name}={literal(value)}" for name, value in named)]
         config = base or parse(table, str(path), overrides)
         for seed in range(config.seed, config.seed + (seeds or 1)):
             mine = config.replaced(seed=seed)
-            made.append(Point(len(made), named, mine, path.parent, str(path), key_of(mine)))
+            made.append(Point(len(made), named, mine, path.parent, str(path), key_of(mine), version))
     return made
 
 

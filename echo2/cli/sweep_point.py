@@ -9,7 +9,6 @@ import json
 import signal
 from typing import TYPE_CHECKING, Any
 
-from echo2.cli.code_version import code_version
 from echo2.cli.sweep_grid import Point
 from echo2.errors import UserError
 
@@ -40,7 +39,7 @@ def run_point(point: Point) -> Row:
         row |= _results(point)
     except UserError as error:
         row |= {"status": "error", "message": str(error)}
-    row["version"] = code_version()
+    row["version"] = point.version
     row["config"] = json.dumps(point.config.model_dump(mode="json"))
     return row
 

@@ -140,10 +140,12 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _limits(location: tuple[int | str, ...]) -> str:
-    """The allowed range of a number, from the field's own constraints."""
     field = _field(location)
-    if field is None:
-        return ""
+    return limits_of(field) if field is not None else ""
+
+
+def limits_of(field: Any) -> str:
+    """The allowed range of a number, from the field's own constraints; empty where there is none."""
     low = high = ""
     for item in _constraints(field):
         for name, sign in (("gt", ">"), ("ge", ">=")):

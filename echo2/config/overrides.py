@@ -6,6 +6,7 @@ A pool is addressed by name (`pool.spot.count`), by number (`pool.0.count`) or a
 from __future__ import annotations
 
 import copy
+import datetime
 import tomllib
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +39,9 @@ def toml_value(text: str) -> Any:
     """A value as TOML would type it; a bare word is a text."""
     text = text.strip()
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
+        # No key is a date; a text that looks like one (network.epoch) needs no quotes here.
+        return text if isinstance(value, datetime.date | datetime.time) else value
     except tomllib.TOMLDecodeError:
         if text and not set(text) & set("\"'[]{}\n#"):
             return text

@@ -1,4 +1,4 @@
-"""The planner's answers in words: what binds, what one more worker or unit of S buys, what the alternative is.
+"""The planner's answers in words: what binds, what one more worker or unit of S buys, the alternative.
 
 Each answer rests on a computation with the same rules as the plan. Called by `planner` only.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.plan_types import PlanProblem
-from echo2.policy.provision import PlanMemory, Provision, cost_usd_per_h
+from echo2.policy.provision import PlanMemory, Provision
 
 if TYPE_CHECKING:
     from echo2.policy.planner import Option
@@ -73,15 +73,13 @@ def one_more_worker(problem: PlanProblem, best: Option) -> str:
     )
     after = steady_state(problem, best.kappa, replace(best.result, activation=wider))
     faster = after.steps_per_s / best.steady.steps_per_s - 1.0
-    usd = offer.price_usd_per_h + _egress_usd_per_h(offer, best.result)
+    usd = offer.price_usd_per_h + best.result.egress_usd_per_h[offer.worker_id]
     if faster < 0.005:
         return (
             f"One more worker ({offer.worker_id}, {offer.gpu}, {usd:.2f} USD/h): buys nothing, "
             f"{faster:+.1%} steps/s."
         )
-    per_step = (
-        (usd + 3600.0 * best.step_cost_usd * best.steady.steps_per_s) / 3600.0 / after.steps_per_s
-    )
+    per_step = (usd + 3600.0 * best.step_cost_usd * best.steady.steps_per_s) / 3600.0 / after.steps_per_s
     change = per_step / best.step_cost_usd - 1.0
     return (
         f"One more worker ({offer.worker_id}, {offer.gpu}, {usd:.2f} USD/h): {faster:+.1%} steps/s, "
@@ -94,16 +92,17 @@ def one_more_staleness(problem: PlanProblem, best: Option, memory: PlanMemory) -
     from echo2.policy.planner import overlap_options
 
     later = replace(problem, staleness_bound=problem.staleness_bound + 1, publish_period=0)
-    good = [option for option in overlap_options(later, memory) if option.feasible]
+    good = [option for option in overlap_options(later, memory, wanted=1) if option.feasible]
     if not good:
         return f"One more unit of S ({later.staleness_bound}): still not enough to keep the learner busy."
     option = min(good, key=lambda o: (o.step_cost_usd, o.kappa))
     change = option.step_cost_usd / best.step_cost_usd - 1.0
     if abs(change) < 0.005 and option.steady.learner_utilisation < best.steady.learner_utilisation + 0.005:
         return f"One more unit of S ({later.staleness_bound}): changes nothing worth its staleness."
+    workers = len(option.result.activation.chosen)
     return (
-        f"One more unit of S ({later.staleness_bound}): kappa = {option.kappa}, "
-        f"{len(option.result.activation.chosen)} workers, utilisation {option.steady.learner_utilisation:.1%}, "
+        f"One more unit of S ({later.staleness_bound}): kappa = {option.kappa}, {workers} workers, "
+        f"utilisation {option.steady.learner_utilisation:.1%}, "
         f"{option.step_cost_usd:.3g} USD per step ({change:+.1%})."
     )
 
@@ -126,7 +125,7 @@ def why_not(offer: WorkerOffer, result: Provision) -> str:
     effect = result.effects[offer.worker_id]
     if effect.rollouts_per_s <= 0:
         return f"worth nothing here: {effect.reason}"
-    usd = offer.price_usd_per_h + _egress_usd_per_h(offer, result)
+    usd = offer.price_usd_per_h + result.egress_usd_per_h[offer.worker_id]
     return f"not needed: {usd / effect.rollouts_per_s:.3g} USD/h per fresh rollout/s; {effect.reason}"
 
 
@@ -139,11 +138,8 @@ def why_infeasible(
     needed = demand.rollouts_per_s
     text = (
         f"infeasible at S = {problem.staleness_bound}: the learner needs {needed:.3g} fresh rollouts/s, the "
-        f"pool gives {activation.rate:.3g} at kappa = {kappa}, {needed / max(activation.rate, 1e-9):.3g}x too "
-        f"few."
+        f"pool gives {activation.rate:.3g} at kappa = {kappa}."
     )
-    if activation.rate <= 0:
-        text = text.replace(f", {needed / 1e-9:.3g}x too few", "")
     remedies = []
     if smallest is not None:
         remedies.append(f"smallest feasible S is {smallest}")
@@ -158,11 +154,11 @@ def why_infeasible(
         return text, remedies
     fastest = max(problem.offers, key=lambda offer: offer.rollouts_per_s)
     seconds = result.broadcast_s[fastest.worker_id]
-    slack = (problem.staleness_bound + 1 - kappa) * problem.train_s - fastest.generation_s
+    slack = (problem.staleness_bound + 1 - kappa) * problem.train_s - fastest.group_s
     text += (
         f" The term that breaks is freshness: a snapshot of {problem.snapshot_bytes / 1e9:.3g} GB takes "
-        f"{seconds:.0f} s to {fastest.worker_id} and a rollout {fastest.generation_s:.0f} s, where S leaves "
-        f"{max(0.0, slack + fastest.generation_s):.0f} s for both."
+        f"{seconds:.0f} s to {fastest.worker_id} and a group {fastest.group_s:.0f} s, where S leaves "
+        f"{max(0.0, slack + fastest.group_s):.0f} s for both."
     )
     if slack > 0:
         ratio = seconds / slack
@@ -174,16 +170,7 @@ def why_infeasible(
     return text, remedies
 
 
-def _egress_usd_per_h(offer: WorkerOffer, result: Provision) -> float:
-    known = result.egress_usd_per_h.get(offer.worker_id)
-    if known is not None:
-        return known
-    others = list(result.egress_usd_per_h.values())
-    mean = sum(others) / len(others) if others else 0.0
-    return cost_usd_per_h(offer, mean * result.demand.cycle_s / 3600.0, result.demand) - offer.price_usd_per_h
-
-
 def _usd_per_rollout(offer: WorkerOffer, result: Provision) -> tuple[float, str]:
     rate = result.effects[offer.worker_id].rollouts_per_s
-    usd = offer.price_usd_per_h + _egress_usd_per_h(offer, result)
+    usd = offer.price_usd_per_h + result.egress_usd_per_h[offer.worker_id]
     return (usd / rate if rate > 0 else float("inf"), offer.worker_id)

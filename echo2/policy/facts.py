@@ -13,8 +13,9 @@ from dataclasses import dataclass
 class WorkerOffer:
     """A rollout worker that can be had: what it costs, makes and how it is connected.
 
-    `rollouts_per_s` is mu_i with all `slots` sequences running; `generation_s` and `generation_tail_s`
-    (p99) are seconds per rollout then. `site` names a row of the scheduler's `LinkTable`.
+    `rollouts_per_s` is mu_i with all `slots` sequences running; `group_s`, the mean time until a whole
+    group is done, and `generation_tail_s` (p99 of a rollout) are seconds then. `site` names a row of the
+    scheduler's `LinkTable`.
     `preemptions_per_h` is the rate at which workers of this pool vanish; `startup_s` the time from the
     decision to start it until it can take a snapshot, paid but unproductive.
     """
@@ -26,7 +27,7 @@ class WorkerOffer:
     price_usd_per_h: float
     rollouts_per_s: float
     slots: int
-    generation_s: float
+    group_s: float
     generation_tail_s: float
     uplink_bps: float
     downlink_bps: float

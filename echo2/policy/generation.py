@@ -75,6 +75,13 @@ class TokenLengths:
         inside = np.clip((at - below) / width, 0.0, 1.0)
         return self.lo[index] + inside * (self.hi[index] - self.lo[index])
 
+    def longest_of(self, count: int) -> float:
+        """Expected length in tokens of the longest of `count` independent rollouts."""
+        if count == 1:
+            return self.mean
+        shares = (np.arange(2048) + 0.5) / 2048
+        return float(np.mean(self.quantile(shares ** (1.0 / count))))
+
     def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
         """`count` independent lengths, whole tokens, at least 1."""
         return np.maximum(1.0, np.rint(self.quantile(rng.random(count))))
@@ -143,19 +150,16 @@ class DecodeModel:
 class GenerationRate:
     """Steady state of one worker kept full: what the scheduler and the planner know of it.
 
-    `rollouts_per_s` (mu_i), `slots` sequences at a time, `mean_s` and `tail_s` (p99) seconds a rollout.
+    `rollouts_per_s` (mu_i), `slots` sequences at a time, `mean_s` and `tail_s` (p99) seconds a rollout,
+    `group_s` seconds until the last rollout of a group is done, on average.
     """
 
     slots: int
     rollouts_per_s: float
     mean_s: float
     tail_s: float
+    group_s: float
     context_tokens: float
-
-    @property
-    def tokens_per_s_per_sequence(self) -> float:
-        """Decode speed one sequence sees, tokens/s."""
-        return self.slots / self.mean_s / self.rollouts_per_s if self.mean_s else 0.0
 
 
 def running_context(lengths: TokenLengths, prompt_tokens: float) -> float:
@@ -180,7 +184,11 @@ def slots_that_fit(model: DecodeModel, lengths: TokenLengths, prompt_tokens: flo
 
 
 def steady_rate(
-    model: DecodeModel, lengths: TokenLengths, prompt_tokens: float, slots: int | None = None
+    model: DecodeModel,
+    lengths: TokenLengths,
+    prompt_tokens: float,
+    slots: int | None = None,
+    group_size: int = 1,
 ) -> GenerationRate:
     """Rate and latencies of a worker that always has `slots` sequences running.
 
@@ -197,6 +205,7 @@ def steady_rate(
         rollouts_per_s=slots / (lengths.mean * step),
         mean_s=lengths.mean * step,
         tail_s=float(lengths.quantile(TAIL_QUANTILE)) * step,
+        group_s=lengths.longest_of(group_size) * step,
         context_tokens=context,
     )
 

@@ -70,7 +70,7 @@ class RunPlan:
 
     S: int
     kappa: int
-    smallest_feasible_S: int | None
+    smallest_feasible_S: int | None  # noqa: N815 -- the name in `plan --json`
     regime: str
     mu_needed: float
     mu_active: float

@@ -29,7 +29,7 @@ from echo2.policy.steady import SteadyProblem, SteadyState, WorkerGroup, predict
 
 LARGEST_S = 4096
 BUSY = 0.95
-MARGIN_TRIES = 4
+MARGIN_TRIES = 2
 BEST_EFFORT_HINT = "or accept an idle learner with best_effort = true in [run]"
 
 
@@ -50,7 +50,7 @@ class Option:
 
 
 def plan_run(problem: PlanProblem) -> RunPlan:
-    """Plan a run. Raises UserError for an impossible question, InfeasibleError with what would make it work."""
+    """Plan a run. UserError for an impossible question, InfeasibleError with what would make it work."""
     if not problem.offers:
         raise UserError("the pool is empty: add at least one [[pool]] with count >= 1")
     if problem.publish_period:
@@ -91,10 +91,10 @@ def settings_for(problem: PlanProblem, plan: RunPlan) -> SchedulerSettings:
     )
 
 
-def demand_for(problem: PlanProblem, kappa: int, S: int | None = None) -> Demand:
+def demand_for(problem: PlanProblem, kappa: int) -> Demand:
     """The provisioning rule's question for one publication period."""
     return Demand(
-        staleness_bound=problem.staleness_bound if S is None else S,
+        staleness_bound=problem.staleness_bound,
         publish_period=kappa,
         rollouts_per_step=problem.rollouts_per_step,
         train_s=problem.train_s,
@@ -131,42 +131,68 @@ def kappa_choices(problem: PlanProblem, S: int) -> list[int]:
     return sorted(kappa for kappa in spread if 1 <= kappa <= S)
 
 
-def overlap_options(problem: PlanProblem, memory: PlanMemory) -> list[Option]:
-    """Every publication period worth trying, provisioned to keep the learner busy. None at S = 0."""
+def overlap_options(problem: PlanProblem, memory: PlanMemory, wanted: int = 2) -> list[Option]:
+    """The cheapest publication periods, provisioned to keep the learner busy and predicted. None at S = 0.
+
+    Branch and bound: a period cannot cost less than its workers do with a learner that never idles, so
+    periods are predicted in the order of that bound until `wanted` feasible ones undercut the next bound.
+    """
     if problem.staleness_bound == 0:
         return []
-    return [
-        _overlap_option(problem, kappa, memory) for kappa in kappa_choices(problem, problem.staleness_bound)
+    first = [
+        _provisioned(problem, demand_for(problem, kappa), memory)
+        for kappa in kappa_choices(problem, problem.staleness_bound)
     ]
+    first.sort(key=lambda result: (not result.feasible, _least_step_usd(problem, result)))
+    options: list[Option] = []
+    for result in first:
+        good = sorted(option.step_cost_usd for option in options if option.feasible)
+        if len(good) >= wanted and (
+            not result.feasible or good[wanted - 1] <= _least_step_usd(problem, result)
+        ):
+            break
+        if options and not result.feasible:
+            break
+        options.append(_overlap_option(problem, result, memory))
+    return options
 
 
-def _overlap_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Option:
-    """Provision; where the predicted learner still idles, ask for more until it does not or the pool ends.
+def _provisioned(problem: PlanProblem, demand: Demand, memory: PlanMemory) -> Provision:
+    return provision(problem.offers, problem.links, demand, problem.activation, problem.topologies, memory)
+
+
+def _least_step_usd(problem: PlanProblem, result: Provision) -> float:
+    """USD a step if the learner never idled."""
+    chosen = set(result.activation.chosen)
+    hourly = sum(o.price_usd_per_h for o in problem.offers if o.worker_id in chosen)
+    hourly += problem.learner_usd_per_h
+    egress = result.plan.egress_usd / result.demand.publish_period
+    return hourly * problem.train_s / 3600.0 + egress
+
+
+def _overlap_option(problem: PlanProblem, result: Provision, memory: PlanMemory) -> Option:
+    """Predict; where the learner still idles, ask for more workers until it does not or the pool ends.
 
     The rule counts a worker by the share of time its gate is open, which is a mean: where the gate closes
     often, the batch also waits for its slowest rollouts, and only the prediction sees that.
     """
-    demand = demand_for(problem, kappa)
-    best: Option | None = None
+    best = _priced(problem, result)
     for _ in range(MARGIN_TRIES):
-        result = provision(
-            problem.offers, problem.links, demand, problem.activation, problem.topologies, memory
-        )
-        if best is not None and not result.feasible:
+        if not result.feasible or best.feasible or problem.margin:
             break
-        option = _priced(problem, kappa, result)
-        if best is None or option.steady.learner_utilisation > best.steady.learner_utilisation + 0.002:
-            best = option
-        if not result.feasible or option.feasible or problem.margin:
+        more = min(1.5, 1.05 * BUSY / max(best.steady.learner_utilisation, 0.1))
+        result = _provisioned(problem, replace(result.demand, margin=result.demand.margin * more), memory)
+        if not result.feasible:
             break
-        more = min(1.3, 1.02 * BUSY / max(option.steady.learner_utilisation, 0.1))
-        demand = replace(demand, margin=demand.margin * more)
-    assert best is not None
+        option = _priced(problem, result)
+        if option.steady.learner_utilisation < best.steady.learner_utilisation + 0.005:
+            break
+        best = option
     return best
 
 
 def _serial_options(problem: PlanProblem, memory: PlanMemory) -> list[Option]:
-    """Where the learner cannot be kept busy: the number of workers, in price order, with least USD per step."""
+    """Where the learner cannot be kept busy: as many workers, in price order, as give least USD per step."""
     choices = kappa_choices(problem, problem.staleness_bound)
     return [_serial_option(problem, kappa, memory) for kappa in {choices[0], choices[-1]}]
 
@@ -185,7 +211,7 @@ def _serial_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Opti
             memory,
             rate,
         )
-        option = _priced(problem, kappa, result)
+        option = _priced(problem, result)
         if best is None or option.step_cost_usd < best.step_cost_usd:
             best = option
     assert best is not None
@@ -225,7 +251,8 @@ def steady_state(problem: PlanProblem, kappa: int, result: Provision) -> SteadyS
     )
 
 
-def _priced(problem: PlanProblem, kappa: int, result: Provision) -> Option:
+def _priced(problem: PlanProblem, result: Provision) -> Option:
+    kappa = result.demand.publish_period
     steady = steady_state(problem, kappa, result)
     step_s = 1.0 / steady.steps_per_s if steady.steps_per_s > 0 else float("inf")
     by_id = {offer.worker_id: offer for offer in problem.offers}
@@ -239,8 +266,12 @@ def _priced(problem: PlanProblem, kappa: int, result: Provision) -> Option:
 
 
 def _feasible_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
+    """Whether some period keeps the learner busy at S; the two whose workers count most are predicted."""
     at = replace(problem, staleness_bound=S, publish_period=0)
-    return any(_overlap_option(at, kappa, memory).feasible for kappa in kappa_choices(at, S))
+    results = [_provisioned(at, demand_for(at, kappa), memory) for kappa in kappa_choices(at, S)]
+    covered = [result for result in results if result.feasible]
+    covered.sort(key=lambda result: -sum(e.rollouts_per_s for e in result.effects.values()))
+    return any(_overlap_option(at, result, memory).feasible for result in covered[:2])
 
 
 def _smallest_feasible(problem: PlanProblem, memory: PlanMemory, known_feasible: bool) -> int | None:
@@ -335,7 +366,7 @@ def _worst_lag(problem: PlanProblem, best: Option, chosen: Sequence[WorkerOffer]
         worst_lag(
             best.kappa,
             best.result.broadcast_s[offer.worker_id] / problem.train_s,
-            offer.generation_s / problem.train_s,
+            offer.group_s / problem.train_s,
             0.0,
         )
         for offer in chosen

@@ -61,15 +61,16 @@ class Effect:
     reason: str
 
 
-def open_share(demand: Demand, broadcast_s: float, generation_s: float) -> float:
+def open_share(demand: Demand, broadcast_s: float, group_s: float) -> float:
     """Share of a publication cycle in which the admission gate is open for a worker, learner kept busy. Ours.
 
     Versions reach it `b = broadcast_s / T_train` steps late and the rollouts outstanding lead the learner
-    by about `g = generation_s / T_train` steps. A snapshot `u` is good for admissions up to step
-    `u + S`; the next one arrives `kappa` steps later, so of every `kappa` steps `kappa + b + g - (S + 1)`
-    are closed. It is 1 exactly when the freshness condition `kappa + b + g < S + 1` holds.
+    by about `g = group_s / T_train` steps: a rollout counts until its whole group is done. A snapshot `u`
+    is good for admissions up to step `u + S`; the next one arrives `kappa` steps later, so of every `kappa`
+    steps `kappa + b + g - (S + 1)` are closed. It is 1 exactly when the freshness condition
+    `kappa + b + g <= S + 1` holds.
     """
-    b, g = broadcast_s / demand.train_s, generation_s / demand.train_s
+    b, g = broadcast_s / demand.train_s, group_s / demand.train_s
     closed = demand.publish_period + b + g - (demand.staleness_bound + 1)
     return 1.0 - min(1.0, max(0.0, closed / demand.publish_period))
 
@@ -77,7 +78,7 @@ def open_share(demand: Demand, broadcast_s: float, generation_s: float) -> float
 def effect(offer: WorkerOffer, demand: Demand, broadcast_s: float) -> Effect:
     """mu_eff of one worker: its rate x share of time up x gate open x working (not taking a snapshot)."""
     up = 1.0 / (1.0 + offer.preemptions_per_h * (offer.startup_s + broadcast_s) / 3600.0)
-    fresh = open_share(demand, broadcast_s, offer.generation_s)
+    fresh = open_share(demand, broadcast_s, offer.group_s)
     paused = broadcast_s if demand.reading == "stall" else demand.swap_pause_s
     work = max(0.0, 1.0 - paused / demand.cycle_s)
     if demand.reading == "overlap" and broadcast_s > demand.cycle_s:
@@ -86,16 +87,16 @@ def effect(offer: WorkerOffer, demand: Demand, broadcast_s: float) -> Effect:
     reason = f"{rate:.3g} of {offer.rollouts_per_s:.3g} rollouts/s count"
     if fresh < 1.0:
         reason += (
-            f": a snapshot takes {broadcast_s:.0f} s to arrive and a rollout {offer.generation_s:.0f} s, "
-            f"{(broadcast_s + offer.generation_s) / demand.train_s:.1f} steps of "
+            f": a snapshot takes {broadcast_s:.0f} s to arrive and a group {offer.group_s:.0f} s, "
+            f"{(broadcast_s + offer.group_s) / demand.train_s:.1f} steps of "
             f"{demand.staleness_bound + 1 - demand.publish_period} that S and kappa leave"
         )
     return Effect(rate, up, fresh, work, reason)
 
 
 def snapshot_deadline_s(offers: Sequence[WorkerOffer], demand: Demand) -> float:
-    """Latest a snapshot may arrive without closing anybody's gate: (S + 1 - kappa - g) * T_train, <= cycle."""
-    slowest = max((offer.generation_s for offer in offers), default=0.0)
+    """Latest a snapshot may arrive without closing a gate: (S + 1 - kappa - g) * T_train, at most a cycle."""
+    slowest = max((offer.group_s for offer in offers), default=0.0)
     slack = (demand.staleness_bound + 1 - demand.publish_period) * demand.train_s - slowest
     return max(0.0, min(slack, demand.cycle_s))
 
@@ -146,7 +147,11 @@ def receiver_egress_usd(plan: BroadcastPlan, links: LinkTable, sites: Mapping[st
 
 @dataclass(frozen=True)
 class Provision:
-    """The fixed point: who works, how the snapshot reaches them, and what each is worth."""
+    """The fixed point: who works, how the snapshot reaches them, and what each is worth.
+
+    `broadcast_s`, `effects` and `egress_usd_per_h` are of all workers on offer; of those not chosen, as if
+    they joined.
+    """
 
     regime: Regime
     demand: Demand
@@ -223,7 +228,7 @@ def provision(
         times, egress = _spread(plan, links, by_id, solo, demand)
         result = Provision(
             "overlap", demand, picked, plan, why, times, effects,
-            {w: egress[w] * 3600.0 / demand.cycle_s for w in chosen}, round_, settled,
+            {w: egress[w] * 3600.0 / demand.cycle_s for w in by_id}, round_, settled,
             f"the same {len(chosen)} workers twice, after {round_} rounds" if settled else "",
         )  # fmt: skip
         if settled:

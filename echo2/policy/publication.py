@@ -131,9 +131,7 @@ class Publication:
         self._source[worker.worker_id] = source
         self._receiving(worker, version, bound * children)
         reason = f"fetch from {source}, which serves {children} at once"
-        out.append(
-            FetchSnapshot(t_s, version, parent, worker.worker_id, source, size, reason, bound)
-        )
+        out.append(FetchSnapshot(t_s, version, parent, worker.worker_id, source, size, reason, bound))
         self._set_deadline(t_s, f"{version}:{worker.worker_id}", bound * self._settings.pull_fanout, out)
 
     def _serve_waiting(self, t_s: float, out: list[Decision]) -> None:

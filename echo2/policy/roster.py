@@ -63,7 +63,7 @@ class Roster:
         return (self.changed or self._short) and t_s - self._reviewed_s >= settings.review_s
 
     def lost(self, t_s: float, worker: Worker, cause: str) -> None:
-        """A worker left. One that failed is not asked again for a while; a preempted one when it is offered."""
+        """A worker left. One that failed is left alone for a while; a preempted one until it is offered."""
         if cause not in ("preempted", "stopped"):
             self._banned_until[worker.worker_id] = t_s + COOL_DOWN_S
         self._short = True

@@ -306,9 +306,7 @@ class Scheduler:
         limit = self.gate.limit(version)
         self.gate.running += size
         reason = "next prompt" if attempt == 0 else "tried again"
-        out.append(
-            StartGroup(self.now, group_id, name, prompt, attempt, size, version, reason, limit)
-        )
+        out.append(StartGroup(self.now, group_id, name, prompt, attempt, size, version, reason, limit))
         if not worker.watched:
             worker.progress_s = self.now
             self._watch(worker, out)
@@ -419,8 +417,8 @@ class Scheduler:
             self._check_progress(name, int(incarnation), out)
         elif kind == "review":
             self._review(out)
-        elif kind == "startup" and (worker := self.roster.overdue(rest)) is not None:
-            self._expel(worker, "it has not come up in time", out)
+        elif kind == "startup" and (late := self.roster.overdue(rest)) is not None:
+            self._expel(late, "it has not come up in time", out)
 
     def _mark_late(self, tag: str, out: list[Decision]) -> None:
         version = int(tag.partition(":")[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from echo2.policy.activation import Candidate
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.links import LinkTable
 from echo2.policy.provision import (
@@ -20,7 +21,6 @@ from echo2.policy.provision import (
     provision,
     receiver_egress_usd,
 )
-from echo2.policy.activation import Candidate
 from echo2.policy.selection import ActivationRule, take_in_order
 
 
@@ -74,6 +74,7 @@ def provision_serial(
     plan, why = plan_broadcast(chosen, links, demand, topologies, memory)
     by_id = {offer.worker_id: offer for offer in offers}
     usd = receiver_egress_usd(plan, links, {w: offer.site for w, offer in by_id.items()})
+    mean_usd = sum(usd.values()) / len(usd)
     times = dict(zip(plan.order, plan.receiver_s))
     options = [
         Candidate(
@@ -93,7 +94,7 @@ def provision_serial(
         why,
         everyone,
         {w: Effect(o.rollouts_per_s, 1.0, 1.0, 1.0, "counts in full") for w, o in by_id.items()},
-        {w: usd[w] * steps * 3600.0 / demand.publish_period for w in usd},
+        {w: usd.get(w, mean_usd) * steps * 3600.0 / demand.publish_period for w in by_id},
         1,
         True,
         f"{len(chosen)} of {len(order)} workers, the cheapest per rollout, give the least USD per step",
@@ -132,7 +133,8 @@ def _cheapest_rate(
 
 
 def _prefix(order: Sequence[WorkerOffer], rate: float) -> list[WorkerOffer]:
-    chosen, total = [], 0.0
+    chosen: list[WorkerOffer] = []
+    total = 0.0
     for offer in order:
         if chosen and total >= rate * (1.0 - 1e-9):
             break
@@ -156,9 +158,7 @@ def provision_run(
         overlapped = provision(offers, links, demand, rule, topologies, memory)
         if overlapped.feasible:
             return overlapped
-    return provision_serial(
-        offers, links, demand, learner_usd_per_h, rule, topologies, memory, serial_rate
-    )
+    return provision_serial(offers, links, demand, learner_usd_per_h, rule, topologies, memory, serial_rate)
 
 
 def _sizes(count: int) -> list[int]:

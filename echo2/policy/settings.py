@@ -20,8 +20,8 @@ class SchedulerSettings:
     """Units in the names. `train_s` is the expected time of a step, replaced as steps are measured.
 
     `margin` >= 1 multiplies the rate of rollouts to provide; `serial_rate` is that rate where the learner
-    cannot be kept busy (0: whatever gives the least USD per step by a rough estimate). `topologies` restricts the broadcast plans
-    (empty: all are tried). `max_attempts` is how often a prompt is generated before it is given up.
+    cannot be kept busy (0: whatever gives the least USD per step by a rough estimate). `topologies`
+    restricts the broadcast plans (empty: all are tried). `max_attempts` is how often a prompt is generated before it is given up.
     `patience` times the expected time is how long anything is waited for.
     """
 
@@ -53,13 +53,13 @@ class SchedulerSettings:
             raise ValueError(f"staleness bound S = {self.staleness_bound}; it must be >= 0")
         if not 1 <= self.publish_period <= self.staleness_bound + 1:
             raise ValueError(
-                f"publication period kappa = {self.publish_period} with S = {self.staleness_bound}: it must be "
-                f"between 1 and S + 1 = {self.staleness_bound + 1}, or all workers end up waiting for a "
+                f"publication period kappa = {self.publish_period} with S = {self.staleness_bound}: it must "
+                f"be between 1 and S + 1 = {self.staleness_bound + 1}, or all workers end up waiting for a "
                 "version that is never published"
             )
         if self.group_size < 1 or self.rollouts_per_step % self.group_size:
             raise ValueError(
-                f"group size {self.group_size} does not divide the {self.rollouts_per_step} rollouts of a step"
+                f"group size {self.group_size} does not divide {self.rollouts_per_step} rollouts per step"
             )
 
     @property

@@ -16,9 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from echo2.policy import decisions, facts
 
-KINDS: dict[str, type] = {
-    cls.__name__: cls for cls in (*get_args(facts.Fact), *get_args(decisions.Decision))
-}
+KINDS: dict[str, type] = {cls.__name__: cls for cls in (*get_args(facts.Fact), *get_args(decisions.Decision))}
 Message = facts.Fact | decisions.Decision
 
 
@@ -44,13 +42,13 @@ def loads(line: str) -> Message:
 
 
 @cache
-def _field_names(cls: type) -> tuple[str, ...]:
+def _field_names(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def to_json(message: Message) -> dict[str, Any]:
     """A dict with `kind` first, then the fields in their order."""
-    cls = type(message)
+    cls: Any = type(message)
     out: dict[str, Any] = {"kind": cls.__name__}
     for name in _field_names(cls):
         value = getattr(message, name)
@@ -63,8 +61,9 @@ def from_json(data: object) -> Message:
     if not isinstance(data, dict) or data.get("kind") not in KINDS:
         raise WireError(f"unknown kind: {str(data)[:120]!r}; known: {', '.join(sorted(KINDS))}")
     kind = data["kind"]
-    built = build(KINDS[kind], {key: value for key, value in data.items() if key != "kind"}, kind)
-    return built  # type: ignore[no-any-return]
+    fields = {key: value for key, value in data.items() if key != "kind"}
+    message: Message = build(KINDS[kind], fields, kind)
+    return message
 
 
 def build(cls: type, data: dict[str, Any], where: str) -> Any:
@@ -110,5 +109,3 @@ def _expect(value: Any, kind: Any, where: str) -> Any:
         names = kind if isinstance(kind, tuple) else (kind,)
         raise WireError(f"{where} = {value!r}: expected {' or '.join(k.__name__ for k in names)}")
     return value
-
-

@@ -65,7 +65,8 @@ def dedicated(config: Config, lengths: TokenLengths, train_s: float, notes: list
     pool = pool.model_copy(update={"count": count, "price_usd_per_h": per_gpu * engine.gpus})
     one_off = config.run.system == "one-step-off"
     changes = {"staleness": 1, "reading": "stall"} if one_off else {"reading": "overlap"}
-    run = config.run.model_copy(update={**changes, "publish_period": 1})
+    # A baseline does what it does: where its S leaves the learner idle, that is its result.
+    run = config.run.model_copy(update={**changes, "publish_period": 1, "best_effort": True})
     notes.append(
         f"baseline {config.run.system}: up to {count} on-demand workers of {engine.gpus} x "
         f"{config.learner.gpu} beside the learner at its price per GPU, "

@@ -97,7 +97,7 @@ def worker_rate(config: Config, pool: Pool, engine: Engine, lengths: TokenLength
             f"included) does not fit its KV cache of {room:,.0f} tokens; set rollout.max_tokens <= "
             f"{max(0.0, room - prompt):.0f}, or take a GPU with more memory"
         )
-    return steady_rate(engine.model, lengths, prompt, fit)
+    return steady_rate(engine.model, lengths, prompt, fit, config.batch.group_size)
 
 
 def _offer(pool: Pool, site: Site, price: UsedPrice, engine: Engine, rate: GenerationRate) -> WorkerOffer:
@@ -110,7 +110,7 @@ def _offer(pool: Pool, site: Site, price: UsedPrice, engine: Engine, rate: Gener
         price_usd_per_h=price.usd_per_h * (engine.gpus if price.unit == "GPU" else 1),
         rollouts_per_s=rate.rollouts_per_s,
         slots=rate.slots,
-        generation_s=rate.mean_s,
+        group_s=rate.group_s,
         generation_tail_s=rate.tail_s,
         uplink_bps=1.0,
         downlink_bps=1.0,

@@ -1,1 +1,1 @@
-"""The simulated world: it feeds the scheduler simulated facts and carries out its decisions on real traces."""
+"""The simulated world: it feeds the scheduler simulated facts and carries out its decisions on traces."""

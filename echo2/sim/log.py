@@ -41,7 +41,8 @@ def settings_to_json(settings: SchedulerSettings) -> dict[str, Any]:
 
 def lines(settings: SchedulerSettings, entries: Iterable[Entry]) -> Iterator[str]:
     """The lines of a log, without newlines."""
-    yield json.dumps({"kind": "Settings", "format": FORMAT, **settings_to_json(settings)}, separators=(",", ":"))
+    head = {"kind": "Settings", "format": FORMAT, **settings_to_json(settings)}
+    yield json.dumps(head, separators=(",", ":"))
     for fact, answers in entries:
         yield wire.dumps(fact)
         for answer in answers:
@@ -87,14 +88,16 @@ def _open(path: Path) -> Any:
     try:
         return path.open(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"{path}: cannot read the log ({error.strerror}); simulate with --out DIR writes one") from error
+        hint = "simulate with --out DIR writes one"
+        raise UserError(f"{path}: cannot read the log ({error.strerror}); {hint}") from error
 
 
 def _kind(path: Path, number: int, line: str) -> str:
     try:
         return str(json.loads(line)["kind"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}:{number}: not a line of a run log: {line[:80]!r}; was it cut off?") from error
+        shown = f"{line[:80]!r}"
+        raise UserError(f"{path}:{number}: not a line of a run log: {shown}; was it cut off?") from error
 
 
 def _settings(path: Path, line: str) -> SchedulerSettings:
@@ -102,6 +105,7 @@ def _settings(path: Path, line: str) -> SchedulerSettings:
         data = json.loads(line)
         if data.pop("kind") != "Settings" or data.pop("format") != FORMAT:
             raise ValueError("wrong kind or format")
-        return wire.build(SchedulerSettings, data, "Settings")
+        settings: SchedulerSettings = wire.build(SchedulerSettings, data, "Settings")
+        return settings
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{path}:1: not the settings of a run log of format {FORMAT} ({error})") from error

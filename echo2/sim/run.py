@@ -153,4 +153,5 @@ def _write(path: Path, lines: Any) -> None:
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot write ({error.strerror}); free some space or choose --out") from error
+        reason = f"{path}: cannot write ({error.strerror}); free some space or choose another --out"
+        raise UserError(reason) from error

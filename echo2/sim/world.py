@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import simpy
 
 from echo2.policy import decisions as d
@@ -19,36 +18,18 @@ from echo2.policy.broadcast import BroadcastPlan
 from echo2.policy.links import LEARNER
 from echo2.policy.provision import receiver_egress_usd
 from echo2.policy.scheduler import Scheduler
+from echo2.sim.chunks import ChunkNetwork
 from echo2.sim.inputs import PriceChange, SimWorker, WorldInputs
+from echo2.sim.learner import StepTimes
 from echo2.sim.lengths import LengthSource
+from echo2.sim.machine import Machine
 from echo2.sim.market import replay_availability, replay_prices
-from echo2.sim.metrics import Meter, Metrics
+from echo2.sim.metrics import Metrics
 from echo2.sim.network import Network
 from echo2.sim.timeline import Timeline
 from echo2.sim.worker import WorkerProcess
 
 Entry = tuple[f.Fact, list[d.Decision]]
-
-
-class Machine:
-    """A worker's machine in the simulated world: what it is, whether it runs, and its meter."""
-
-    def __init__(self, spec: SimWorker, engine: WorkerProcess) -> None:
-        self.spec = spec
-        self.engine = engine
-        self.meter = Meter(spec.offer.price_usd_per_h)
-        self.incarnation = 0
-        self.offered = False
-        self.up = False
-        self.starting: simpy.Event | None = None
-        self.held_for = -1
-        self.egress_usd = 0.0
-        self.rollouts = 0
-
-    @property
-    def name(self) -> str:
-        """The worker's name."""
-        return self.spec.offer.worker_id
 
 
 class World:
@@ -65,7 +46,7 @@ class World:
         self.wall_s = 0.0
         self._keep_log = keep_log
         self._settings = inputs.settings
-        self._rng = np.random.default_rng((seed, 2))
+        self._step_times = StepTimes(inputs.learner, inputs.prompt_tokens, seed)
         self._lengths = LengthSource(inputs.lengths, inputs.settings.group_size, seed)
         self._inbox: deque[f.Fact] = deque()
         self._carrying = False
@@ -126,16 +107,10 @@ class World:
     # ---- workers -------------------------------------------------------------------------------
 
     def _machine(self, worker: SimWorker) -> Machine:
-        size = self._settings.group_size
+        offer, prompt = worker.offer, self.inputs.prompt_tokens
         engine = WorkerProcess(
-            self.env,
-            worker.offer.worker_id,
-            worker.decode,
-            max(worker.offer.slots, 1),
-            self.inputs.prompt_tokens,
-            self._rollout_finished,
+            self.env, offer.worker_id, worker.decode, offer.slots, prompt, self._rollout_finished
         )
-        del size
         return Machine(worker, engine)
 
     def _offer(self, worker: SimWorker) -> None:
@@ -170,7 +145,7 @@ class World:
         machine.starting = timer
 
     def _came_up(self, event: simpy.Event) -> None:
-        machine: Machine = event.value
+        machine = cast(Machine, event.value)
         if event is not machine.starting:
             return
         machine.starting = None
@@ -186,11 +161,7 @@ class World:
     def _down(self, machine: Machine, cause: str) -> None:
         if machine.up:
             self.timeline.ended("up", machine.name, self.env.now)
-        machine.up = False
-        machine.starting = None
-        machine.held_for = -1
-        machine.meter.stop(self.env.now)
-        machine.engine.clear()
+        machine.down(self.env.now)
         self.network.leave(machine.name)
         self.tell(f.WorkerLeft(self.env.now, machine.name, machine.incarnation, cause))
 
@@ -226,24 +197,13 @@ class World:
         tokens = sum(self._tokens.pop(group_id) for group_id in decision.group_ids)
         self.metrics.trained_tokens += tokens
         self.metrics.trained_rollouts += size * len(decision.group_ids)
-        seconds = self._train_s(tokens)
+        seconds = self._step_times.draw(self._settings.rollouts_per_step, tokens)
         timer = self.env.timeout(seconds, (decision.version + 1, seconds))
         timer.callbacks.append(self._step_finished)
         self.timeline.span("train", LEARNER, self.env.now, seconds, decision.version)
 
-    def _train_s(self, tokens: float) -> float:
-        learner = self.inputs.learner
-        seconds = learner.train_s
-        if learner.tokens_per_s:
-            prompts = self._settings.rollouts_per_step * self.inputs.prompt_tokens
-            seconds = (tokens + prompts) / learner.tokens_per_s
-        if learner.cv:
-            sigma = np.sqrt(np.log1p(learner.cv**2))
-            seconds *= float(np.exp(self._rng.normal(-sigma * sigma / 2, sigma)))
-        return seconds
-
     def _step_finished(self, event: simpy.Event) -> None:
-        version, seconds = event.value
+        version, seconds = cast(tuple[int, float], event.value)
         self.metrics.train_s.append(seconds)
         self.metrics.step_end_s.append(self.env.now)
         published = version % self._settings.publish_period == 0
@@ -252,13 +212,10 @@ class World:
 
     # ---- snapshots -----------------------------------------------------------------------------
 
-    def _network(self) -> Network:
+    def _network(self) -> Network | ChunkNetwork:
         inputs = self.inputs
-        if inputs.transport == "chunk":
-            from echo2.sim.chunks import ChunkNetwork as Chosen
-        else:
-            Chosen = Network  # type: ignore[misc]
-        return Chosen(
+        kind = ChunkNetwork if inputs.transport == "chunk" else Network
+        return kind(
             self.env,
             self._settings.links,
             inputs.workers,
@@ -294,8 +251,7 @@ class World:
             machine = self.machines[name]
             self.timeline.began("receive", name, self.env.now, version)
             if self._settings.reading == "stall":
-                machine.held_for = version
-                machine.engine.hold()
+                machine.hold(version)
         self.network.send(version, plan, source)
 
     def _sent(self, name: str, version: int, share: float) -> None:
@@ -307,26 +263,21 @@ class World:
         machine = self.machines[name]
         if not machine.up:
             return
-        self._release(machine)
+        machine.release()
         self.timeline.ended("receive", name, self.env.now)
         machine.engine.swap(version, self._settings.swap_pause_s)
         self.metrics.arrived(version, self.env.now)
         self.tell(f.SnapshotLive(self.env.now, name, machine.incarnation, version))
 
     def _abort(self, decision: d.AbortTransfer) -> None:
-        self._release(self.machines[decision.worker_id])
+        self.machines[decision.worker_id].release()
         self.network.abort(decision.worker_id, decision.version)
 
     def _transfer_failed(self, name: str, version: int) -> None:
         machine = self.machines[name]
-        self._release(machine)
+        machine.release()
         cause = "its source is gone"
         self.tell(f.SnapshotFailed(self.env.now, name, machine.incarnation, version, cause))
-
-    def _release(self, machine: Machine) -> None:
-        if machine.held_for >= 0:
-            machine.held_for = -1
-            machine.engine.release()
 
     # ---- time ----------------------------------------------------------------------------------
 
@@ -336,9 +287,10 @@ class World:
         self._timers[decision.name] = timer
 
     def _timer_fired(self, event: simpy.Event) -> None:
-        if self._timers.get(event.value) is event:
-            del self._timers[event.value]
-            self.tell(f.TimerFired(self.env.now, event.value))
+        name = cast(str, event.value)
+        if self._timers.get(name) is event:
+            del self._timers[name]
+            self.tell(f.TimerFired(self.env.now, name))
 
     def _finish(self, decision: d.FinishRun) -> None:
         if not self._done.triggered:

@@ -13,9 +13,7 @@ from echo2.policy.settings import SchedulerSettings
 from echo2.sim.inputs import LearnerModel, SimWorker, WorldInputs
 
 
-def one_site(
-    learner_bps: float = 10e9, rtt_s: float = 0.0, egress_usd_per_gb: float = 0.0
-) -> LinkTable:
+def one_site(learner_bps: float = 10e9, rtt_s: float = 0.0, egress_usd_per_gb: float = 0.0) -> LinkTable:
     """A link table with a single site; edges are limited by the access links alone."""
     rtt = max(rtt_s, 1e-9)
     return LinkTable(
@@ -37,14 +35,15 @@ def equal_workers(
     lengths: TokenLengths | None = None,
     price_usd_per_h: float = 1.0,
     speedups: Sequence[float] = (1.0,),
+    group_size: int = 4,
     **offer: Any,
 ) -> tuple[SimWorker, ...]:
-    """Workers of constant total rate (tokens/s over all running sequences), alike or with `speedups` in turn."""
+    """Workers of constant total rate (tokens/s over all sequences), alike or with `speedups` in turn."""
     lengths = lengths or TokenLengths.constant(1000.0)
     workers = []
     for i in range(count):
         model = DecodeModel.constant_rate(tokens_per_s, slots, speedups[i % len(speedups)])
-        rate = steady_rate(model, lengths, 0.0)
+        rate = steady_rate(model, lengths, 0.0, group_size=group_size)
         made = WorkerOffer(
             worker_id=f"w{i:03d}",
             pool=f"pool{i % len(speedups)}",
@@ -53,7 +52,7 @@ def equal_workers(
             price_usd_per_h=price_usd_per_h,
             rollouts_per_s=rate.rollouts_per_s,
             slots=rate.slots,
-            generation_s=rate.mean_s,
+            group_s=rate.group_s,
             generation_tail_s=rate.tail_s,
             uplink_bps=10e9,
             downlink_bps=10e9,

@@ -227,7 +227,7 @@ class _March:
             self.ends[i] = self.workers[i].reschedule()
 
     def _cap(self, w: FluidWorkers, window: float) -> float:
-        """Rollouts the unit may run: its slots, or its share by rate of a gate that admits fewer than those."""
+        """Rollouts the unit may run: its slots, or its share by rate of a gate that admits fewer."""
         if window >= self.all_slots:
             return w.slots
         G, count = self.problem.G, w.group.count

@@ -1,0 +1,51 @@
+"""A worker's machine in the simulated world: what it is, whether it runs, and what it has cost."""
+
+from __future__ import annotations
+
+import simpy
+
+from echo2.sim.inputs import SimWorker
+from echo2.sim.metrics import Meter
+from echo2.sim.worker import WorkerProcess
+
+NOTHING = -1
+
+
+class Machine:
+    """State of one machine. `held_for` is the version whose arrival its engine is stopped for (stall)."""
+
+    def __init__(self, spec: SimWorker, engine: WorkerProcess) -> None:
+        self.spec = spec
+        self.engine = engine
+        self.meter = Meter(spec.offer.price_usd_per_h)
+        self.incarnation = 0
+        self.offered = False
+        self.up = False
+        self.starting: simpy.Event | None = None
+        self.held_for = NOTHING
+        self.egress_usd = 0.0
+        self.rollouts = 0
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.spec.offer.worker_id
+
+    def hold(self, version: int) -> None:
+        """Stop decoding while `version` arrives."""
+        self.held_for = version
+        self.engine.hold()
+
+    def release(self) -> None:
+        """Go on decoding."""
+        if self.held_for != NOTHING:
+            self.held_for = NOTHING
+            self.engine.release()
+
+    def down(self, t_s: float) -> None:
+        """The machine is gone with everything on it; nothing more is paid."""
+        self.up = False
+        self.starting = None
+        self.held_for = NOTHING
+        self.meter.stop(t_s)
+        self.engine.clear()

@@ -1,0 +1,153 @@
+"""The sweep: every point once, the same on any number of processes, and never lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.cli_run import CommandLine
+
+GRID = ["--grid", "run.staleness=1,2", "--grid", "pool.a.count=2,3"]
+
+
+@pytest.fixture
+def echo2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line in a folder with a small configuration."""
+    return CommandLine(tmp_path, capsys)
+
+
+def test_sweep_is_the_grid_times_the_seeds(echo2: CommandLine) -> None:
+    """Each combination has one row a seed, with its whole configuration, seed and code version."""
+    out = echo2.folder / "s.csv"
+    code, printed, err = echo2("sweep", echo2.config, *GRID, "--seeds", 2, "--out", out, "--jobs", 1)
+    assert code == 0, err
+    table = pd.read_csv(out)
+    combinations = {(r["run.staleness"], r["pool.a.count"], r["seed"]) for _, r in table.iterrows()}
+    assert len(table) == 8 == len(combinations)
+    assert table["version"].nunique() == 1 and table["version"][0].startswith("0.1.0+")
+    for _, row in table.iterrows():
+        config = json.loads(row["config"])
+        assert config["seed"] == row["seed"] and config["pool"][0]["count"] == row["pool.a.count"]
+        assert row["S"] == row["run.staleness"] and row["staleness_max"] <= row["S"]
+    assert "8 rows" in printed
+
+
+def test_number_of_processes_changes_nothing(echo2: CommandLine) -> None:
+    """One process and two write the same table to the byte."""
+    tables = []
+    for jobs in (1, 2):
+        out = echo2.folder / f"s{jobs}.csv"
+        code, _, err = echo2("sweep", echo2.config, *GRID, "--out", out, "--jobs", jobs)
+        assert code == 0, err
+        tables.append(out.read_bytes())
+    assert tables[0] == tables[1]
+
+
+def test_sweep_goes_on_where_it_was(echo2: CommandLine) -> None:
+    """Rows done are taken over, a line cut in two is done again, and the table is as if in one go."""
+    whole, parts = echo2.folder / "whole.csv", echo2.folder / "parts.csv"
+    echo2("sweep", echo2.config, *GRID, "--out", whole, "--jobs", 1)
+    rows = (echo2.folder / "whole.csv.rows.jsonl").read_bytes().splitlines(keepends=True)
+    (echo2.folder / "parts.csv.rows.jsonl").write_bytes(rows[2] + rows[0] + rows[1][:40])
+    code, out, _ = echo2("sweep", echo2.config, *GRID, "--out", parts, "--jobs", 1, "--json")
+    result = json.loads(out)
+    assert code == 0 and (result["points"], result["kept"]) == (4, 2)
+    assert parts.read_bytes() == whole.read_bytes()
+    code, out, _ = echo2("sweep", echo2.config, *GRID, "--out", parts, "--jobs", 1, "--json")
+    assert json.loads(out)["kept"] == 4
+
+
+def test_a_changed_configuration_is_run_again(echo2: CommandLine) -> None:
+    """Rows of another configuration are not taken for this one's."""
+    out = echo2.folder / "s.csv"
+    echo2("sweep", echo2.config, "--out", out, "--jobs", 1)
+    _, printed, _ = echo2("sweep", echo2.config, "--out", out, "--jobs", 1, "--json", "--set", "run.steps=5")
+    assert json.loads(printed)["kept"] == 0
+    assert pd.read_csv(out)["steps"].tolist() == [5]
+
+
+def test_parquet(echo2: CommandLine) -> None:
+    """The table can be Parquet, with the same columns as the CSV."""
+    pytest.importorskip("pyarrow")
+    echo2("sweep", echo2.config, "--out", echo2.folder / "s.parquet", "--jobs", 1)
+    echo2("sweep", echo2.config, "--out", echo2.folder / "s.csv", "--jobs", 1)
+    parquet, csv = pd.read_parquet(echo2.folder / "s.parquet"), pd.read_csv(echo2.folder / "s.csv")
+    assert list(parquet.columns) == list(csv.columns)
+    assert parquet["steps_per_s"].tolist() == csv["steps_per_s"].tolist()
+
+
+def test_infeasible_points_are_rows(echo2: CommandLine) -> None:
+    """A point whose S cannot keep the learner busy is simulated as well as can be, and marked."""
+    out = echo2.folder / "s.csv"
+    echo2("sweep", echo2.config, "--grid", "learner.step_s=1,60", "--out", out, "--jobs", 1)
+    assert pd.read_csv(out)["status"].tolist() == ["best effort", "ok"]
+
+
+def test_a_point_without_data_is_a_row_with_the_error(echo2: CommandLine) -> None:
+    """A point that the catalogue cannot serve is a row with the reason; the others are run."""
+    out = echo2.folder / "s.csv"
+    code, printed, _ = echo2("sweep", echo2.config, "--grid", "pool.a.gpu=RTX 5090,RTX 5099", "--out", out,
+                             "--jobs", 1)  # fmt: skip
+    table = pd.read_csv(out)
+    assert code == 0 and table["status"].tolist() == ["ok", "error"]
+    assert "RTX 5099" in table["message"][1] and "1 errors" in printed
+
+
+def test_dry_run_lists_the_points(echo2: CommandLine) -> None:
+    """--dry-run prints the points and runs none."""
+    code, out, _ = echo2("sweep", echo2.config, *GRID, "--out", echo2.folder / "s.csv", "--dry-run")
+    assert code == 0 and "# 4 points:" in out and "pool.a.count = 3" in out
+    assert sorted(p.name for p in echo2.folder.iterdir()) == ["small.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--grid", "run.staleness=1,-2", "--out", "s.csv"], ["run.staleness = -2", ">= 0"]),
+        (["--grid", "run.stalness=1", "--out", "s.csv"], ["did you mean 'staleness'"]),
+        (["--grid", "run.staleness", "--out", "s.csv"], ["key=a,b,c"]),
+        (["--grid", "seed=1", "--grid", "seed=2", "--out", "s.csv"], ["given twice"]),
+        (["--out", "s.xlsx"], [".parquet", ".csv"]),
+        ([], ["--out"]),
+    ],
+)
+def test_bad_sweep(
+    echo2: CommandLine, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: list[str]
+) -> None:
+    """A bad grid or output ends the sweep before the first point."""
+    monkeypatch.chdir(echo2.folder)
+    message = echo2.mistake("sweep", echo2.config, *arguments)
+    assert all(word in message for word in words), message
+    assert sorted(p.name for p in echo2.folder.iterdir()) == ["small.toml"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_keeps_what_is_done(echo2: CommandLine, jobs: int) -> None:
+    """Ctrl-C in the middle: exit code 130, one line, no table, rows kept; the same command finishes it."""
+    out = echo2.folder / "s.csv"
+    grid = ["--grid", "run.steps=" + ",".join(str(200 + i) for i in range(40))]
+    arguments = ["sweep", str(echo2.config), *grid, "--out", str(out), "--jobs", str(jobs)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "echo2.cli.main", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    kept = out.with_name("s.csv.rows.jsonl")
+    deadline = time.monotonic() + 60
+    while not (kept.exists() and kept.read_bytes().count(b"\n") >= 2) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does: to the parent and its children
+    printed, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130, complaint
+    assert complaint.startswith("interrupted: ") and complaint.count("\n") == 1, complaint
+    assert printed == "" and not out.exists()
+    done = kept.read_bytes().count(b"\n")
+    assert 2 <= done < 40 and f"{done} of 40 points" in complaint
+    assert not [p for p in echo2.folder.iterdir() if ".part" in p.name]
