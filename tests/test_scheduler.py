@@ -239,7 +239,7 @@ class Chaos:
         for decision in self.scheduler.observe(fact):
             getattr(self, f"on_{type(decision).__name__}")(decision)
         gate, settings = self.scheduler.gate, self.settings
-        assert gate.running == sum(g.rollouts for g in self.scheduler.groups.values())
+        assert gate.running == sum(g.rollouts for g in self.scheduler.dispatch.groups.values())
         assert gate.admitted <= (settings.staleness_bound + self.scheduler.ledger.version + 1) * (
             settings.rollouts_per_step
         )
@@ -397,4 +397,5 @@ def test_no_order_of_events_breaks_an_invariant(
             chaos.leave_random()
         else:
             chaos.step()
-    assert scheduler.ledger.version >= 1
+    waiting = [name for name in chaos.timers if name.startswith(("review", "startup"))]
+    assert scheduler.ledger.version >= 1 or waiting, "stuck without a deadline"

@@ -4,40 +4,23 @@
 it answers; neither decides anything. It has no clock (every fact carries its time), no I/O and no
 randomness, so the same facts give the same decisions to the byte.
 
-It composes: the admission gate and buffer (`staleness`), the workers (`fleet`), who gets work
-(`_fill`), when to train, what is published to whom (`publication`) and which workers are worth their
-price (`roster`).
+It composes the parts that decide: the admission gate and the buffer (`staleness`), who generates what
+(`dispatch`), what is published to whom (`publication`), which workers are worth their price (`roster`).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from typing import Any
 
 from echo2.policy import facts as f
-from echo2.policy.decisions import (
-    CancelGroup,
-    Decision,
-    DropGroup,
-    FinishRun,
-    SetTimer,
-    StartGroup,
-    StopWorker,
-    TrainStep,
-)
+from echo2.policy.decisions import Decision, FinishRun, StopWorker, TrainStep
+from echo2.policy.dispatch import Dispatch
 from echo2.policy.fleet import NONE, UP, Fleet, Status, Worker
 from echo2.policy.publication import Publication
 from echo2.policy.roster import Roster
 from echo2.policy.settings import SchedulerSettings
-from echo2.policy.staleness import (
-    AdmissionGate,
-    Group,
-    GroupBuffer,
-    PromptQueue,
-    VersionLedger,
-    staleness,
-)
+from echo2.policy.staleness import AdmissionGate, Group, GroupBuffer, VersionLedger, staleness
 
 TRAIN_TIME_MEMORY = 0.2
 
@@ -52,10 +35,9 @@ class Scheduler:
         self.gate = AdmissionGate(settings.staleness_bound, settings.rollouts_per_step)
         self.gate.last_version = settings.total_steps
         self.buffer = GroupBuffer()
-        self.prompts = PromptQueue()
+        self.dispatch = Dispatch(settings, self.fleet, self.ledger, self.gate)
         self.publication = Publication(settings, self.fleet, self.ledger)
         self.roster = Roster(settings, self.fleet)
-        self.groups: dict[int, Group] = {}
         self.bubble_s = {"rollouts": 0.0, "publication": 0.0, "workers": 0.0}
         self.late_rollouts = 0
         self.training = False
@@ -63,11 +45,6 @@ class Scheduler:
         self.now = 0.0
         self.train_s = settings.train_s
         self._started = False
-        self._next_group = 0
-        self._stamps: dict[int, dict[int, Group]] = {}
-        self._claim_rate = 0.0
-        self._claim_slots = 0
-        self._in_flight = 0
         self._handlers: dict[type, Callable[[Any, list[Decision]], None]] = {
             f.RolloutFinished: self._rollout_finished,
             f.RunStarted: self._run_started,
@@ -109,7 +86,7 @@ class Scheduler:
         self.gate.trained = fact.version * self.settings.rollouts_per_step
         self._started = True
         self.roster.begin(fact.t_s, out)
-        self._recount_claims()
+        self.dispatch.recount_claims()
 
     def _worker_offered(self, fact: f.WorkerOffered, out: list[Decision]) -> None:
         self.fleet.offer(fact.offer)
@@ -134,7 +111,7 @@ class Scheduler:
         worker.version = fact.holds_version
         worker.progress_s = fact.t_s
         worker.lease_until_s = max(worker.lease_until_s, fact.t_s + worker.offer.min_lease_s)
-        self._recount_claims()
+        self.dispatch.recount_claims()
         self.publication.catch_up(fact.t_s, worker, out)
         self._fill(worker, out)
 
@@ -145,7 +122,7 @@ class Scheduler:
         self._take_down(worker, fact.cause, out)
         worker.reset(Status.GONE if worker.withdrawn else Status.OFFERED)
         worker.incarnation = max(worker.incarnation, fact.incarnation)
-        self._recount_claims()
+        self.dispatch.recount_claims()
         if not self.finished:
             self.roster.lost(fact.t_s, worker, fact.cause)
             self._review(out)
@@ -158,7 +135,7 @@ class Scheduler:
     def _rate_measured(self, fact: f.RateMeasured, out: list[Decision]) -> None:
         if self.fleet.amend(fact.worker_id, rollouts_per_s=fact.rollouts_per_s):
             self.roster.changed = True
-            self._recount_claims()
+            self.dispatch.recount_claims()
 
     def _link_measured(self, fact: f.LinkMeasured, out: list[Decision]) -> None:
         self.fleet.amend(fact.worker_id, uplink_bps=fact.uplink_bps, downlink_bps=fact.downlink_bps)
@@ -170,7 +147,7 @@ class Scheduler:
         for worker in self.roster.review(self.now, self.train_s, out):
             worker.status = Status.DRAINING
             self._stop_if_idle(worker, "no longer needed", out)
-        self._recount_claims()
+        self.dispatch.recount_claims()
 
     def _stop_if_idle(self, worker: Worker, reason: str, out: list[Decision]) -> None:
         if worker.status is Status.DRAINING and not worker.groups:
@@ -178,145 +155,38 @@ class Scheduler:
 
     def _take_down(self, worker: Worker, cause: str, out: list[Decision]) -> None:
         for group in list(worker.groups.values()):
-            self._drop(group, f"worker {worker.worker_id}: {cause}", out, back=True)
+            self.dispatch.take_back(self.now, group, f"worker {worker.worker_id}: {cause}", out)
         self.publication.gone(self.now, worker, out)
 
     # ---- rollouts ------------------------------------------------------------------------------
 
     def _rollout_finished(self, fact: f.RolloutFinished, out: list[Decision]) -> None:
-        group = self.groups.get(fact.group_id)
+        group = self.dispatch.groups.get(fact.group_id)
         if group is None or group.worker_id != fact.worker_id:
             self.late_rollouts += 1
             return
         worker = self.fleet[fact.worker_id]
-        worker.in_flight -= 1
-        self._in_flight -= 1
         worker.progress_s = fact.t_s
-        group.remaining -= 1
-        group.tokens += fact.tokens
-        if group.remaining == group.rollouts - 1 or fact.oldest_version < group.oldest_version:
-            group.oldest_version = fact.oldest_version
-        if group.remaining == 0:
+        if self.dispatch.rollout_ended(group, worker, fact.tokens, fact.oldest_version):
             self._group_complete(group, worker, out)
         # Most rollouts end on a worker that is still full: its group's other members wait in the engine.
-        if worker.in_flight < worker.offer.slots and worker.status is Status.READY:
+        if worker.in_flight < worker.offer.slots:
             self._fill(worker, out)
 
     def _group_complete(self, group: Group, worker: Worker, out: list[Decision]) -> None:
-        self._forget(group, worker)
         self.gate.buffered += group.rollouts
         self.buffer.push(group)
         if worker.status is Status.DRAINING:
             self._stop_if_idle(worker, "no longer needed", out)
         self._try_train(out)
 
-    def _forget(self, group: Group, worker: Worker) -> None:
-        """A group no longer runs."""
-        del self.groups[group.group_id], worker.groups[group.group_id]
-        del self._stamps[group.stamp][group.group_id]
-        self.gate.running -= group.rollouts
-
-    def _drop(self, group: Group, reason: str, out: list[Decision], *, back: bool) -> None:
-        """Take a running group off its worker; its prompt goes back to the front unless tried too often."""
-        worker = self.fleet[group.worker_id]
-        self._forget(group, worker)
-        worker.in_flight -= group.remaining
-        self._in_flight -= group.remaining
-        self._give_back(group, reason, out, counts=not back)
-
-    def _give_back(self, group: Group, reason: str, out: list[Decision], *, counts: bool) -> None:
-        attempt = group.attempt + 1 if counts else group.attempt
-        again = attempt < self.settings.max_attempts
-        if again:
-            self.prompts.put_back(group.prompt, attempt)
-        lag = self.ledger.version - group.oldest_version
-        bound = self.settings.staleness_bound
-        out.append(DropGroup(self.now, group.group_id, group.prompt, lag, again, reason, bound))
-
-    # ---- who gets work -------------------------------------------------------------------------
-
     def _fill(self, worker: Worker, out: list[Decision]) -> None:
-        """Start groups on a worker while it has free slots and the gate is open for its version.
-
-        A group may exceed the slots by its last members: they wait inside the engine, which keeps it full.
-        """
-        if worker.version == NONE or self.finished or not self._started:
-            return
-        if worker.inbound != NONE and self.settings.reading == "stall":
-            return
-        size, gate = self.settings.group_size, self.gate
-        if gate.room(worker.version) < size:
-            return
-        cap = self._cap(worker)
-        while worker.in_flight < cap and gate.room(worker.version) >= size:
-            self._start_group(worker, out)
-
-    def _cap(self, worker: Worker) -> int:
-        """In-flight rollouts a worker may have: its slots, or its share of a scarce gate.
-
-        When the gate admits fewer rollouts than the pool has slots, each worker gets a share by its rate,
-        so that the batch ends everywhere at about the same time; a snapshot that is late holds nothing back.
-        """
-        window = self.gate.room(worker.version) + self._in_flight
-        slots = worker.offer.slots
-        if window >= self._claim_slots or not self._claim_rate:
-            return slots
-        size = self.settings.group_size
-        share = window * worker.offer.rollouts_per_s / self._claim_rate / size
-        return min(slots, max(1, round(share)) * size)
-
-    def _recount_claims(self) -> None:
-        """Rate and slots of the workers that will take work in time, those that are starting included."""
-        claimants = [w for w in self.fleet.active() if not w.late]
-        self._claim_rate = sum(w.offer.rollouts_per_s for w in claimants)
-        self._claim_slots = sum(w.offer.slots for w in claimants)
+        if self._started and not self.finished:
+            self.dispatch.fill(self.now, worker, out)
 
     def _fill_all(self, out: list[Decision]) -> None:
-        """Hand out what the gate admits to whoever will finish it first: least (in flight + G) / rate."""
-        if self.finished or not self._started:
-            return
-        size, gate = self.settings.group_size, self.gate
-        stall = self.settings.reading == "stall"
-        heap = []
-        for index, worker in enumerate(self.fleet.in_status(Status.READY)):
-            blocked = worker.version == NONE or (stall and worker.inbound != NONE)
-            if not blocked and worker.in_flight < (cap := self._cap(worker)):
-                heap.append(((worker.in_flight + size) / worker.offer.rollouts_per_s, index, cap, worker))
-        heapq.heapify(heap)
-        while heap:
-            _, index, cap, worker = heapq.heappop(heap)
-            if gate.room(worker.version) < size:
-                continue
-            self._start_group(worker, out)
-            if worker.in_flight < cap:
-                due = (worker.in_flight + size) / worker.offer.rollouts_per_s
-                heapq.heappush(heap, (due, index, cap, worker))
-
-    def _start_group(self, worker: Worker, out: list[Decision]) -> None:
-        prompt, attempt = self.prompts.take()
-        size, version = self.settings.group_size, worker.version
-        group_id = self._next_group
-        self._next_group += 1
-        name = worker.offer.worker_id
-        group = Group(group_id, prompt, attempt, name, size, version, self.now)
-        self.groups[group_id] = worker.groups[group_id] = group
-        self._stamps.setdefault(version, {})[group_id] = group
-        worker.in_flight += size
-        self._in_flight += size
-        limit = self.gate.limit(version)
-        self.gate.running += size
-        reason = "next prompt" if attempt == 0 else "tried again"
-        out.append(StartGroup(self.now, group_id, name, prompt, attempt, size, version, reason, limit))
-        if not worker.watched:
-            worker.progress_s = self.now
-            self._watch(worker, out)
-
-    def _watch(self, worker: Worker, out: list[Decision]) -> None:
-        """Expect progress of a worker that has work; the watchdog is one timer a worker."""
-        worker.watched = True
-        wait = self.settings.patience * worker.offer.generation_tail_s + self.settings.grace_s
-        name = f"watch:{worker.worker_id}:{worker.incarnation}"
-        out.append(SetTimer(self.now, name, self.now + wait, "a rollout must have ended by then"))
+        if self._started and not self.finished:
+            self.dispatch.fill_all(self.now, out)
 
     # ---- training and publication ---------------------------------------------------------------
 
@@ -327,7 +197,7 @@ class Scheduler:
         stale = self.buffer.pop_stale(version, bound)
         for group in stale:
             self.gate.buffered -= group.rollouts
-            self._give_back(group, "too old when its turn came", out, counts=True)
+            self.dispatch.give_back(self.now, group, "too old when its turn came", out)
         if len(self.buffer) >= self.settings.groups_per_step:
             batch = self.buffer.pop_batch(self.settings.groups_per_step)
             self.gate.buffered -= self.settings.rollouts_per_step
@@ -348,21 +218,11 @@ class Scheduler:
             return
         if fact.version % self.settings.publish_period == 0:
             self.publication.publish(fact.t_s, fact.snapshot_bytes, self.train_s, out)
-        self._cancel_doomed(out)
+        self.dispatch.cancel_doomed(fact.t_s, out)
         self._try_train(out)
         if self.roster.due(fact.t_s):
             self._review(out)
         self._fill_all(out)
-
-    def _cancel_doomed(self, out: list[Decision]) -> None:
-        """Stop what can no longer be trained: even in the step that begins now it would be too old."""
-        oldest = self.ledger.version - self.settings.staleness_bound
-        for stamp in [stamp for stamp in self._stamps if stamp < oldest]:
-            for group in list(self._stamps[stamp].values()):
-                reason = f"generated with version {stamp}, the learner is at {self.ledger.version}"
-                out.append(CancelGroup(self.now, group.group_id, group.worker_id, reason, oldest))
-                self._drop(group, reason, out, back=False)
-            del self._stamps[stamp]
 
     def _snapshot_live(self, fact: f.SnapshotLive, out: list[Decision]) -> None:
         worker = self._current(fact.worker_id, fact.incarnation)
@@ -373,9 +233,8 @@ class Scheduler:
         self.publication.live(fact.t_s, worker, fact.version, out)
         self.roster.reached(worker)
         if was_late:
-            self._recount_claims()
-        if worker.status is Status.READY:
-            self._fill(worker, out)
+            self.dispatch.recount_claims()
+        self._fill(worker, out)
 
     def _snapshot_failed(self, fact: f.SnapshotFailed, out: list[Decision]) -> None:
         worker = self._current(fact.worker_id, fact.incarnation)
@@ -392,7 +251,7 @@ class Scheduler:
         worker.status = Status.DRAINING
         self.roster.lost(self.now, worker, cause)
         self._stop_if_idle(worker, cause, out)
-        self._recount_claims()
+        self.dispatch.recount_claims()
         self._review(out)
         self._fill_all(out)
 
@@ -426,7 +285,7 @@ class Scheduler:
         for worker in late:
             worker.late = True
         if late:
-            self._recount_claims()
+            self.dispatch.recount_claims()
             self._fill_all(out)
 
     def _check_progress(self, name: str, incarnation: int, out: list[Decision]) -> None:
@@ -438,11 +297,10 @@ class Scheduler:
             return
         if worker.inbound != NONE and self.settings.reading == "stall":
             worker.progress_s = self.now
-        wait = self.settings.patience * worker.offer.generation_tail_s + self.settings.grace_s
-        if self.now - worker.progress_s >= wait:
+        if self.now - worker.progress_s >= self.dispatch.patience_s(worker):
             self._expel(worker, f"no rollout has ended for {self.now - worker.progress_s:.0f} s", out)
         else:
-            self._watch(worker, out)
+            self.dispatch.watch(self.now, worker, out)
 
     def _finish(self, reason: str, out: list[Decision]) -> None:
         self.finished = True

@@ -21,7 +21,8 @@ class SchedulerSettings:
 
     `margin` >= 1 multiplies the rate of rollouts to provide; `serial_rate` is that rate where the learner
     cannot be kept busy (0: whatever gives the least USD per step by a rough estimate). `topologies`
-    restricts the broadcast plans (empty: all are tried). `max_attempts` is how often a prompt is generated before it is given up.
+    restricts the broadcast plans (empty: all are tried). `max_attempts` is how often a prompt is generated
+    before it is given up.
     `patience` times the expected time is how long anything is waited for.
     """
 
