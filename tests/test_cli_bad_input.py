@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.cli_run import SMALL, CommandLine
+from cli_run import SMALL, CommandLine
 
 PLACES = [
     ("unknown key", ["run.stalness=3"], ["'stalness'", "did you mean 'staleness'"]),

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from cli_run import CommandLine
 
 from echo2.config import load
-from tests.cli_run import CommandLine
 
 PLAN_KEYS = {
     "smallest_feasible_S", "S", "kappa", "mu_needed", "mu_active", "workers", "learner_utilisation",

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
-from tests.cli_run import CommandLine
+from cli_run import CommandLine
 
 GRID = ["--grid", "run.staleness=1,2", "--grid", "pool.a.count=2,3"]
 

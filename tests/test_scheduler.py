@@ -152,23 +152,60 @@ def test_a_silent_worker_is_given_up() -> None:
     assert len(of(d.DropGroup, out)) == 4
 
 
-def test_an_overdue_transfer_is_retried_then_the_worker_is_given_up() -> None:
-    """A snapshot that does not arrive is aborted and fetched again; after three failures the worker goes."""
+def publish_first_version(scheduler: Scheduler, offers: list[f.WorkerOffer]) -> list[d.Decision]:
+    """Run up to the publication of version 1 and return its decisions."""
+    for start in of(d.StartGroup, begin(scheduler, offers)):
+        finish_group(scheduler, 1.0, start)
+    return scheduler.observe(f.StepFinished(11.0, 1, 10.0, 1e9))
+
+
+def fire(scheduler: Scheduler, kind: str, out: list[d.Decision]) -> list[d.Decision]:
+    """Let the last timer of a kind come due."""
+    timer = [t for t in of(d.SetTimer, out) if t.name.startswith(kind)][-1]
+    return scheduler.observe(f.TimerFired(timer.at_s, timer.name))
+
+
+def test_a_late_snapshot_is_fetched_from_a_holder() -> None:
+    """A worker that a broadcast keeps waiting is sent the rest from the best holder instead."""
     scheduler, offers = make(S=5)
-    starts = of(d.StartGroup, begin(scheduler, offers))
-    out: list[d.Decision] = []
-    for start in starts:
-        out += finish_group(scheduler, 1.0, start)
-    out = scheduler.observe(f.StepFinished(11.0, 1, 10.0, 1e9))
+    out = publish_first_version(scheduler, offers)
     scheduler.observe(f.SnapshotLive(12.0, "w001", 1, 1))
+    out = fire(scheduler, "late:", out)
+    assert [abort.worker_id for abort in of(d.AbortTransfer, out)] == ["w000"]
+    assert [(x.worker_id, x.version) for x in of(d.FetchSnapshot, out)] == [("w000", 1)]
+
+
+def test_an_overdue_transfer_is_retried_then_the_worker_is_given_up() -> None:
+    """A snapshot that does not arrive from the learner three times costs the worker its place."""
+    scheduler, offers = make(1, S=5)
+    out = publish_first_version(scheduler, offers)
+    out = fire(scheduler, "late:", out)
     stops: list[d.StopWorker] = []
     for _ in range(3):
-        timer = [t for t in of(d.SetTimer, out) if t.name.startswith("transfer:")][-1]
-        out = scheduler.observe(f.TimerFired(timer.at_s, timer.name))
+        assert not stops
+        assert of(d.FetchSnapshot, out)[-1].source_id == "learner"
+        out = fire(scheduler, "transfer:", out)
         assert [abort.worker_id for abort in of(d.AbortTransfer, out)] == ["w000"]
         stops += of(d.StopWorker, out)
     assert [stop.worker_id for stop in stops] == ["w000"]
     assert "cannot receive" in stops[0].reason
+
+
+def test_what_a_lost_peer_was_serving_is_fetched_elsewhere() -> None:
+    """When the peer a worker fetches from is preempted, it fetches from another holder at once."""
+    scheduler, offers = make(3, S=5)
+    out = publish_first_version(scheduler, offers)
+    scheduler.observe(f.SnapshotLive(12.0, "w001", 1, 1))
+    scheduler.observe(f.SnapshotLive(12.0, "w002", 1, 1))
+    (fetch,) = of(d.FetchSnapshot, fire(scheduler, "late:", out))
+    source = fetch.source_id
+    if source == "learner":
+        return
+    out = scheduler.observe(f.WorkerLeft(scheduler.now, source, 1, "preempted"))
+    again = of(d.FetchSnapshot, out)
+    assert [x.worker_id for x in again] == ["w000"] and again[0].source_id != source
+    failed = f.SnapshotFailed(scheduler.now, "w000", 1, 1, source, "its source is gone")
+    assert scheduler.observe(failed) == []
 
 
 def test_a_worker_that_does_not_come_up_is_replaced() -> None:
@@ -223,6 +260,7 @@ class Chaos:
         self.up: dict[str, int] = {}
         self.version: dict[str, int] = {}
         self.sending: dict[str, int] = {}
+        self.source: dict[str, str] = {}
         self.incarnation = {offer.worker_id: 0 for offer in offers}
         self.starting: set[str] = set()
         self.timers: dict[str, float] = {}
@@ -282,11 +320,13 @@ class Chaos:
         for name in x.plan.order:
             assert name in self.up and name not in self.sending
             self.sending[name] = x.version
+            self.source[name] = "learner"
 
     def on_FetchSnapshot(self, x: d.FetchSnapshot) -> None:  # noqa: N802
         assert x.worker_id in self.up and x.worker_id not in self.sending
         assert x.source_id == "learner" or self.version[x.source_id] == x.version
         self.sending[x.worker_id] = x.version
+        self.source[x.worker_id] = x.source_id
 
     def on_AbortTransfer(self, x: d.AbortTransfer) -> None:  # noqa: N802
         assert self.sending.pop(x.worker_id) == x.version
@@ -352,7 +392,8 @@ class Chaos:
         if self.sending:
             name = self.rng.choice(sorted(self.sending))
             version = self.sending.pop(name)
-            self.tell(f.SnapshotFailed(self.t_s, name, self.up[name], version, "cut off"))
+            failed = f.SnapshotFailed(self.t_s, name, self.up[name], version, self.source[name], "cut off")
+            self.tell(failed)
 
     def join(self) -> None:
         """A started worker comes up."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from echo2.traces import TraceEntry
 
 MOST_SERIES = 8
+SOURCE_WIDTH = 24
 app = typer.Typer(help="List the shipped measurements with their provenance; `show` one, or your own file.")
 Kind = Annotated[str | None, typer.Option("--kind", help="Only this kind: link, region_pair, price, ...")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="PNG", help="Draw it into this file.")]
@@ -38,17 +39,17 @@ def listing(context: typer.Context, kind: Kind = None, json: Json = False) -> No
     found = [entry for entry in entries() if kind in (None, entry.kind)]
     if json:
         return print_json([asdict(entry) for entry in found])
-    shown = _folded(found) if kind is None else [(e, "") for e in found]
+    shown = _folded(found) if kind is None else [(e, e.trace_id) for e in found]
     rows = [
         (
-            e.trace_id + more,
+            name,
             e.kind,
             e.basis,
             e.licence,
             e.measured_from_utc[:7] or "?",
-            e.source.removeprefix("github.com/"),
+            _shortened(e.source.removeprefix("github.com/")),
         )
-        for e, more in shown
+        for e, name in shown
     ]
     columns = ["id", "kind", "basis", "licence", "from", "source"]
     console().print(table(f"{len(found)} traces", columns, rows))
@@ -56,14 +57,22 @@ def listing(context: typer.Context, kind: Kind = None, json: Json = False) -> No
 
 
 def _folded(found: Sequence[TraceEntry]) -> list[tuple[TraceEntry, str]]:
-    """One row for a file with many series, which `--kind` lists in full."""
-    files = Counter(e.file for e in found)
-    rows: dict[str, tuple[TraceEntry, str]] = {}
+    """(entry, what to call it); one for a file with many series, which `--kind` lists in full."""
+    files: dict[str, list[TraceEntry]] = {}
     for e in found:
-        many = files[e.file] > MOST_SERIES
-        name = e.file if many else e.trace_id
-        rows.setdefault(name, (e, f" +{files[e.file] - 1}" if many else ""))
-    return list(rows.values())
+        files.setdefault(e.file, []).append(e)
+    rows: list[tuple[TraceEntry, str]] = []
+    for members in files.values():
+        if len(members) > MOST_SERIES:
+            start = commonprefix([e.trace_id for e in members])  # noqa: RUF071 (names, not paths)
+            rows.append((members[0], f"{start}* ({len(members)})"))
+        else:
+            rows += [(e, e.trace_id) for e in members]
+    return rows
+
+
+def _shortened(source: str) -> str:
+    return source if len(source) <= SOURCE_WIDTH else source[: SOURCE_WIDTH - 3] + "..."
 
 
 @app.command("show")

@@ -154,12 +154,16 @@ class SnapshotLive:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """A worker could not get or verify the snapshot of `version`; it keeps the weights it has."""
+    """A worker could not get or verify the snapshot of `version`; it keeps the weights it has.
+
+    `source_id` is who it was to come from: the learner for a broadcast, else the peer it was fetched from.
+    """
 
     t_s: float
     worker_id: str
     incarnation: int
     version: int
+    source_id: str
     cause: str
 
 

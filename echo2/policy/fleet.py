@@ -31,7 +31,8 @@ class Worker:
     """One worker. `version` it generates with, `inbound` the version on its way to it (-1: none).
 
     `late` marks one whose snapshot is overdue: no work is held back for it. `broadcast_s` is how long
-    snapshots are expected to take to reach it.
+    a publication takes to reach it, `expected_s` the transfer under way, which is late from `late_s` on and
+    given up at `deadline_s`. `shunned` are peers that could not serve it.
     """
 
     offer: WorkerOffer
@@ -42,12 +43,17 @@ class Worker:
     late: bool = False
     in_flight: int = 0
     groups: dict[int, Group] = field(default_factory=dict)
+    shunned: set[str] = field(default_factory=set)
     lease_until_s: float = 0.0
     progress_s: float = 0.0
     watched: bool = False
     broadcast_s: float = 0.0
+    expected_s: float = 0.0
+    late_s: float = 0.0
+    deadline_s: float = 0.0
     failures: int = 0
     withdrawn: bool = False
+    leaving_because: str = ""
 
     @property
     def worker_id(self) -> str:
@@ -62,6 +68,7 @@ class Worker:
         self.in_flight = 0
         self.failures = 0
         self.groups.clear()
+        self.shunned.clear()
 
 
 class Fleet:

@@ -77,8 +77,8 @@ class Roster:
         worker = self._fleet.get(name)
         return worker if worker is not None and worker.status is Status.STARTING else None
 
-    def review(self, t_s: float, train_s: float, out: list[Decision]) -> list[Worker]:
-        """Start what is missing and return the workers to be stopped."""
+    def review(self, t_s: float, train_s: float, out: list[Decision]) -> list[tuple[Worker, str]]:
+        """Start what is missing and return the workers to be stopped, each with the reason."""
         if self._began is None:
             self.begin(t_s, out)
             return []
@@ -98,8 +98,8 @@ class Roster:
             self._retry(t_s, out)
         for name, reason in revision.start:
             self._start(t_s, self._fleet[name], reason, out)
-        stop = [self._fleet[name] for name, _ in revision.stop]
-        return [worker for worker in stop if worker.status in ACTIVE]
+        stop = [(self._fleet[name], reason) for name, reason in revision.stop]
+        return [(worker, reason) for worker, reason in stop if worker.status in ACTIVE]
 
     def _retry(self, t_s: float, out: list[Decision]) -> None:
         """Ask again when the first of the workers that failed has cooled down."""

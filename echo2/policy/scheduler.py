@@ -144,14 +144,16 @@ class Scheduler:
         """Let the roster start and stop workers; those told to stop finish what they have first."""
         if not self._started or self.finished:
             return
-        for worker in self.roster.review(self.now, self.train_s, out):
+        for worker, reason in self.roster.review(self.now, self.train_s, out):
             worker.status = Status.DRAINING
-            self._stop_if_idle(worker, "no longer needed", out)
+            worker.leaving_because = reason
+            self._stop_if_idle(worker, out)
         self.dispatch.recount_claims()
 
-    def _stop_if_idle(self, worker: Worker, reason: str, out: list[Decision]) -> None:
+    def _stop_if_idle(self, worker: Worker, out: list[Decision]) -> None:
         if worker.status is Status.DRAINING and not worker.groups:
-            out.append(StopWorker(self.now, worker.worker_id, reason, self.roster.bound_usd_per_h))
+            bound = self.roster.bound_usd_per_h
+            out.append(StopWorker(self.now, worker.worker_id, worker.leaving_because, bound))
 
     def _take_down(self, worker: Worker, cause: str, out: list[Decision]) -> None:
         for group in list(worker.groups.values()):
@@ -177,7 +179,7 @@ class Scheduler:
         self.gate.buffered += group.rollouts
         self.buffer.push(group)
         if worker.status is Status.DRAINING:
-            self._stop_if_idle(worker, "no longer needed", out)
+            self._stop_if_idle(worker, out)
         self._try_train(out)
 
     def _fill(self, worker: Worker, out: list[Decision]) -> None:
@@ -238,7 +240,7 @@ class Scheduler:
 
     def _snapshot_failed(self, fact: f.SnapshotFailed, out: list[Decision]) -> None:
         worker = self._current(fact.worker_id, fact.incarnation)
-        if worker is not None and worker.inbound == fact.version:
+        if worker is not None and self.publication.concerns(worker, fact.version, fact.source_id):
             self._transfer_failed(worker, fact.cause, out)
 
     def _transfer_failed(self, worker: Worker, cause: str, out: list[Decision]) -> None:
@@ -249,8 +251,9 @@ class Scheduler:
         """Give a worker up at once: its groups go to others."""
         self._take_down(worker, cause, out)
         worker.status = Status.DRAINING
+        worker.leaving_because = cause
         self.roster.lost(self.now, worker, cause)
-        self._stop_if_idle(worker, cause, out)
+        self._stop_if_idle(worker, out)
         self.dispatch.recount_claims()
         self._review(out)
         self._fill_all(out)
@@ -265,11 +268,10 @@ class Scheduler:
             return
         kind, _, rest = fact.name.partition(":")
         if kind == "late":
-            self._mark_late(rest, out)
+            self._mark_late(int(rest.partition(":")[0]), out)
         elif kind == "transfer":
             version = int(rest.partition(":")[0])
-            names = [worker.worker_id for worker in self.fleet]
-            for worker in self.publication.overdue(self.now, version, names, out):
+            for worker in self.publication.overdue(self.now, version, out):
                 self._transfer_failed(worker, f"version {version} is overdue", out)
         elif kind == "watch":
             name, _, incarnation = rest.rpartition(":")
@@ -279,12 +281,8 @@ class Scheduler:
         elif kind == "startup" and (late := self.roster.overdue(rest)) is not None:
             self._expel(late, "it has not come up in time", out)
 
-    def _mark_late(self, tag: str, out: list[Decision]) -> None:
-        version = int(tag.partition(":")[0])
-        late = [worker for worker in self.fleet if worker.inbound == version and not worker.late]
-        for worker in late:
-            worker.late = True
-        if late:
+    def _mark_late(self, version: int, out: list[Decision]) -> None:
+        if self.publication.late(self.now, version, out):
             self.dispatch.recount_claims()
             self._fill_all(out)
 

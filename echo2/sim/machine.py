@@ -12,7 +12,11 @@ NOTHING = -1
 
 
 class Machine:
-    """State of one machine. `held_for` is the version whose arrival its engine is stopped for (stall)."""
+    """State of one machine.
+
+    `held_for` is the version whose arrival its engine is stopped for (stall). Chunks are addressed by
+    content, so what has arrived of a version is kept when its transfer ends early.
+    """
 
     def __init__(self, spec: SimWorker, engine: WorkerProcess) -> None:
         self.spec = spec
@@ -23,6 +27,10 @@ class Machine:
         self.up = False
         self.starting: simpy.Event | None = None
         self.held_for = NOTHING
+        self.source = ""
+        self._version = NOTHING
+        self._had = 0.0
+        self._got = 0.0
         self.egress_usd = 0.0
         self.rollouts = 0
 
@@ -30,6 +38,20 @@ class Machine:
     def name(self) -> str:
         """The worker's name."""
         return self.spec.offer.worker_id
+
+    def missing(self, version: int) -> float:
+        """Share of a version's payload that has not arrived yet."""
+        return max(1e-6, 1.0 - self._got) if version == self._version else 1.0
+
+    def receives(self, version: int, source: str) -> None:
+        """A transfer of what is missing of `version` begins."""
+        self._had = 1.0 - self.missing(version)
+        self._version, self._got, self.source = version, self._had, source
+
+    def received(self, version: int, share: float) -> None:
+        """`share` of what the transfer carries has arrived, and it ends."""
+        if version == self._version:
+            self._got = self._had + (1.0 - self._had) * share
 
     def hold(self, version: int) -> None:
         """Stop decoding while `version` arrives."""
@@ -47,5 +69,6 @@ class Machine:
         self.up = False
         self.starting = None
         self.held_for = NOTHING
+        self._version = NOTHING
         self.meter.stop(t_s)
         self.engine.clear()

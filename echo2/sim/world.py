@@ -162,8 +162,9 @@ class World:
         if machine.up:
             self.timeline.ended("up", machine.name, self.env.now)
         machine.down(self.env.now)
-        self.network.leave(machine.name)
+        # The scheduler hears of it first, so that it does not fetch from the one that is gone.
         self.tell(f.WorkerLeft(self.env.now, machine.name, machine.incarnation, cause))
+        self.network.leave(machine.name)
 
     # ---- rollouts ------------------------------------------------------------------------------
 
@@ -242,14 +243,16 @@ class World:
         if decision.source_id != LEARNER:
             home = self.machines[decision.source_id].spec.offer.site
         price = float(links.egress[links.index(home), links.index(target.site)])
-        self._egress[decision.worker_id, decision.version] = price * decision.size_bytes / 1e9
-        plan = direct_plan(decision.worker_id, decision.size_bytes, decision.bound)
+        size = self.machines[decision.worker_id].missing(decision.version) * decision.size_bytes
+        self._egress[decision.worker_id, decision.version] = price * size / 1e9
+        plan = direct_plan(decision.worker_id, size, decision.bound)
         self._receive(plan, decision.version, decision.source_id)
 
     def _receive(self, plan: BroadcastPlan, version: int, source: str) -> None:
         for name in plan.order:
             machine = self.machines[name]
             self.timeline.began("receive", name, self.env.now, version)
+            machine.receives(version, source)
             if self._settings.reading == "stall":
                 machine.hold(version)
         self.network.send(version, plan, source)
@@ -257,6 +260,7 @@ class World:
     def _sent(self, name: str, version: int, share: float) -> None:
         usd = self._egress.pop((name, version), 0.0) * share
         self.metrics.egress_usd += usd
+        self.machines[name].received(version, share)
         self.machines[name].egress_usd += usd
 
     def _arrived(self, name: str, version: int) -> None:
@@ -276,8 +280,8 @@ class World:
     def _transfer_failed(self, name: str, version: int) -> None:
         machine = self.machines[name]
         machine.release()
-        cause = "its source is gone"
-        self.tell(f.SnapshotFailed(self.env.now, name, machine.incarnation, version, cause))
+        cause, source = "its source is gone", machine.source
+        self.tell(f.SnapshotFailed(self.env.now, name, machine.incarnation, version, source, cause))
 
     # ---- time ----------------------------------------------------------------------------------
 
