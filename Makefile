@@ -14,6 +14,8 @@ JOBS    ?= 2
 VENV := .venv
 BIN  := $(VENV)/bin
 CODE := echo2 tests benchmarks paper_figures scripts traces
+# Every script of paper_figures/ but the one they share is a figure.
+NAMES := $(filter-out output,$(basename $(notdir $(wildcard paper_figures/*.py))))
 
 .PHONY: demo test lint bench figures clean
 

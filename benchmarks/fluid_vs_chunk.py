@@ -155,11 +155,14 @@ def tail(kind: type[Network], case: Case, plan: BroadcastPlan) -> tuple[dict[str
     return seen, network.events
 
 
-def compare(scenario: str, count: int, topology: Topology) -> Row:
-    """One row of the table."""
+def compare(scenario: str, count: int, topology: Topology) -> Row | None:
+    """One row of the table; None where the topology does not exist for the pool."""
     case = case_of(scenario, count)
     problem = case.links.problem([w.offer for w in case.workers], SIZE_BYTES)
-    plan = plan_for(problem, topology, rules=RULES)
+    try:
+        plan = plan_for(problem, topology, rules=RULES)
+    except ValueError:
+        return None
     fluid, fluid_events = tail(Network, case, plan)
     chunk, chunk_events = tail(ChunkNetwork, case, plan)
     worst = max(abs(fluid[name] / chunk[name] - 1.0) for name in plan.order)
@@ -182,11 +185,9 @@ def rows(counts: Sequence[int], scenarios: Sequence[str], topologies: Sequence[s
     for scenario in scenarios:
         for count in counts:
             for topology in TOPOLOGIES:
-                if topology in topologies:
-                    try:
-                        yield compare(scenario, count, topology)
-                    except ValueError:
-                        continue
+                row = compare(scenario, count, topology) if topology in topologies else None
+                if row is not None:
+                    yield row
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What every figure script ends with: PNG, PDF and a caption beside them, in the style of `echo2.report.style`."""
+"""What every figure script ends with: PNG, PDF and a caption beside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from echo2.report import style
 def out_folder(about: str) -> Path:
     """The `--out` of a figure script."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--out", type=Path, default=Path("out/figures"), help="folder for PNG, PDF and caption")
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/figures"), help="folder for PNG, PDF and caption"
+    )
     chosen: Path = parser.parse_args().out
     return chosen
 

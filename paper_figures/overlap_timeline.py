@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from echo2.policy.facts import RolloutFinished, WorkerOffer
 from echo2.policy.decisions import StartGroup
-from echo2.policy.generation import DecodeModel, TokenLengths, steady_rate
+from echo2.policy.facts import RolloutFinished, WorkerOffer
+from echo2.policy.generation import DecodeModel, FloatArray, TokenLengths, steady_rate
 from echo2.policy.links import LinkTable
 from echo2.policy.provision import Reading
 from echo2.policy.settings import SchedulerSettings
@@ -23,12 +23,14 @@ from echo2.sim.inputs import LearnerModel, SimWorker, WorldInputs
 from echo2.sim.run import SimResult, simulate
 from paper_figures.output import finish, out_folder
 
-WORKERS, BATCH, GROUP, TRAIN_S, STEPS, SEED = 28, 512, 8, 60.0, 40, 0
+WORKERS, BATCH, GROUP, TRAIN_S, STEPS, SEED = 14, 512, 8, 60.0, 40, 0
 SNAPSHOT_BYTES, LEARNER_BPS, UP_BPS, DOWN_BPS = 16e9, 10e9, 5e9, 5e9
 FROM_STEP, WINDOW_S = 14, 720.0
 # Steps of 21 ms alone and 46 ms with 64 sequences: an 8B model on a GPU of the middle class, rounded.
 DECODE = DecodeModel((1.0, 64.0), (0.021, 0.046), (0.0, 0.0), max_running=64)
-LENGTHS = TokenLengths(np.array([800.0, 2000.0]), np.array([2000.0, 3600.0]), np.array([0.7, 0.3]), "two bins")
+LENGTHS = TokenLengths(
+    np.array([800.0, 2000.0]), np.array([2000.0, 3600.0]), np.array([0.7, 0.3]), "two bins"
+)
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ def run(case: Case) -> SimResult:
     rate = steady_rate(DECODE, LENGTHS, 0.0)
     offers = [
         WorkerOffer(
-            f"w{i:02d}", "pool", "GPU", "here", 1.0, rate.rollouts_per_s, rate.slots, rate.mean_s, rate.tail_s,
-            UP_BPS, DOWN_BPS,
+            f"w{i:02d}", "pool", "GPU", "here", 1.0, rate.rollouts_per_s, rate.slots, rate.mean_s,
+            rate.tail_s, UP_BPS, DOWN_BPS,
         )
         for i in range(WORKERS)
     ]  # fmt: skip
@@ -80,16 +82,16 @@ def spans(result: SimResult, kind: str, begin: float) -> list[tuple[float, float
     return [((a - begin) / 60, (b - a) / 60) for a, b in by_version.values() if b > begin]
 
 
-def generating(result: SimResult) -> tuple[list[float], list[int]]:
-    """(times s, rollouts running from then on)."""
-    times, counts = [0.0], [0]
+def running(result: SimResult, at_s: FloatArray) -> FloatArray:
+    """Rollouts running at these times, (times,)."""
+    times, counts = [-np.inf], [0]
     for fact, answers in result.world.entries:
         change = -1 if isinstance(fact, RolloutFinished) else 0
         change += sum(answer.rollouts for answer in answers if isinstance(answer, StartGroup))
         if change:
             times.append(fact.t_s)
             counts.append(counts[-1] + change)
-    return times, counts
+    return np.array(counts, dtype=float)[np.searchsorted(times, at_s, side="right") - 1]
 
 
 def draw_case(axes: Any, case: Case, result: SimResult) -> None:
@@ -97,7 +99,11 @@ def draw_case(axes: Any, case: Case, result: SimResult) -> None:
     begin = result.world.metrics.step_end_s[FROM_STEP]
     idle = style.IDLE["rollouts"]
     axes.broken_barh(
-        [(0, WINDOW_S / 60)], (2.1, 0.8), facecolor=idle.colour, hatch=idle.hatch, label="bubble: learner idle"
+        [(0, WINDOW_S / 60)],
+        (2.1, 0.8),
+        facecolor=idle.colour,
+        hatch=idle.hatch,
+        label="bubble: learner idle",
     )
     axes.broken_barh(
         spans(result, "train", begin), (2.1, 0.8), facecolor=style.BLUE, edgecolor="white", label="training"
@@ -106,12 +112,9 @@ def draw_case(axes: Any, case: Case, result: SimResult) -> None:
         spans(result, "receive", begin), (1.1, 0.8), facecolor=style.SKY, hatch=style.SENDING.hatch,
         edgecolor="white", linewidth=0.4, label="dissemination",
     )  # fmt: skip
-    times, counts = generating(result)
-    minutes = [(t - begin) / 60 for t in times]
-    level = [0.85 * count / (WORKERS * DECODE.max_running) for count in counts]
-    axes.fill_between(
-        minutes, 0.05, [0.05 + x for x in level], step="post", color=style.GREEN, lw=0, label="rollouts running"
-    )
+    seconds = np.arange(0.0, WINDOW_S + 1.0)
+    level = 0.05 + 0.85 * running(result, begin + seconds) / (WORKERS * DECODE.max_running)
+    axes.fill_between(seconds / 60, 0.05, level, color=style.GREEN, lw=0, label="rollouts running")
     axes.set_yticks([2.5, 1.5, 0.5], ["learner", "snapshot", "workers"])
     axes.set(xlim=(0, WINDOW_S / 60), ylim=(0, 3))
     axes.grid(axis="y", visible=False)
@@ -137,12 +140,13 @@ def draw() -> Any:
 def caption() -> str:
     """What the figure shows and rests on."""
     return (
-        f"Simulated. One hand-made world, no trace: a step of {TRAIN_S:.0f} s on {BATCH} rollouts of {LENGTHS.mean:,.0f} "
-        f"tokens on average (up to {LENGTHS.max:,.0f}), {WORKERS} equal workers, a snapshot of "
-        f"{SNAPSHOT_BYTES / 1e9:.0f} GB from {LEARNER_BPS / 1e9:.0f} Gbit/s to workers of {DOWN_BPS / 1e9:.0f} Gbit/s. "
-        "Only the staleness bound S, the publication period kappa and whether workers stop for a snapshot (S = 0 and 1) "
-        "or generate on (S = 3 and 6) differ. Orange is the bubble; the height of the green area is the share of the "
-        f"workers' slots in use. Step times do not vary; lengths are drawn with seed {SEED}."
+        f"Simulated. One hand-made world, no trace: a step of {TRAIN_S:.0f} s on {BATCH} rollouts of "
+        f"{LENGTHS.mean:,.0f} tokens on average (up to {LENGTHS.max:,.0f}), {WORKERS} equal workers, a "
+        f"snapshot of {SNAPSHOT_BYTES / 1e9:.0f} GB from {LEARNER_BPS / 1e9:.0f} Gbit/s to workers of "
+        f"{DOWN_BPS / 1e9:.0f} Gbit/s. Only the staleness bound S, the publication period kappa and whether "
+        "workers stop for a snapshot (S = 0 and 1) or generate on (S = 3 and 6) differ. Orange is the "
+        "bubble; the height of the green area is the share of the workers' slots in use. Step times do not "
+        f"vary; lengths are drawn with seed {SEED}."
     )
 
 

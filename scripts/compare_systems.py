@@ -52,7 +52,9 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*("system", "steps/h", "utilisation", "USD/step", "learner", "workers", "egress", "as planned"))
+    table = Table(
+        *("system", "steps/h", "utilisation", "USD/step", "learner", "workers", "egress", "as planned")
+    )
     for row in rows:
         steps = max(1, row["steps"])
         split = [f"{row['cost_split_usd'][part] / steps:.3f}" for part in ("learner", "workers", "egress")]

@@ -56,14 +56,18 @@ def main() -> None:
     echo2("simulate", config, *flags, "--out", str(out))
     if not (out / "plan.json").is_file():
         echo2("plan", config, *flags, "--out", str(out / "plan.json"))
-    print("\nBaselines under the same world: learner, batch, lengths and seed as configured (simulated)", flush=True)
+    print(
+        "\nBaselines under the same world: learner, batch, lengths and seed as configured (simulated)",
+        flush=True,
+    )
     rows = compare(args.config, sets)
     show(rows)
     (out / "baselines.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     grid = [word for axis in SWEEP for word in ("--grid", axis)]
     echo2("sweep", config, *flags, *grid, "--out", str(out / "sweep.csv"))
     echo2("report", str(out))
-    print(f"\nDone in {time.perf_counter() - began:.0f} s. Open {out / 'report.html'} in a browser; pictures: {out / 'figures'}")
+    print(f"\nDone in {time.perf_counter() - began:.0f} s")
+    print(f"report:   {out / 'report.html'}\npictures: {out / 'figures'}")
 
 
 if __name__ == "__main__":

@@ -130,44 +130,57 @@ def why_not(offer: WorkerOffer, result: Provision) -> str:
 
 
 def why_infeasible(
-    problem: PlanProblem, kappa: int, result: Provision, smallest: int | None
+    problem: PlanProblem, nearest: Option, smallest: int | None, memory: PlanMemory
 ) -> tuple[str, list[str]]:
-    """(what breaks and by how much, what would make it feasible)."""
+    """(what breaks and by how much, what would make it feasible). Every remedy has been tried by the rule."""
+    result, kappa = nearest.result, nearest.kappa
     demand, activation = result.demand, result.activation
-    raw = sum(offer.rollouts_per_s for offer in problem.offers)
     needed = demand.rollouts_per_s
+    raw = sum(offer.rollouts_per_s for offer in problem.offers)
     text = (
-        f"infeasible at S = {problem.staleness_bound}: the learner needs {needed:.3g} fresh rollouts/s, the "
-        f"pool gives {activation.rate:.3g} at kappa = {kappa}."
+        f"infeasible at S = {problem.staleness_bound}: the learner needs {needed:.3g} fresh rollouts/s and "
+        f"the pool of {raw:.3g} gives {activation.rate:.3g} at kappa = {kappa}"
     )
-    remedies = []
-    if smallest is not None:
-        remedies.append(f"smallest feasible S is {smallest}")
-    else:
-        remedies.append("no S is enough with this pool")
     if raw < needed:
-        extra = needed / raw - 1.0
-        remedies.append(
-            f"even with fresh weights it makes {raw:.3g} rollouts/s: add {extra:.0%} more workers or train "
-            f"slower than {problem.rollouts_per_step * demand.margin / raw:.0f} s a step"
-        )
-        return text, remedies
-    fastest = max(problem.offers, key=lambda offer: offer.rollouts_per_s)
-    seconds = result.broadcast_s[fastest.worker_id]
-    slack = (problem.staleness_bound + 1 - kappa) * problem.train_s - fastest.group_s
+        remedies = [
+            f"add workers that make {needed - raw:.3g} rollouts/s more ({needed / raw - 1.0:.0%})",
+            f"or let a step take {problem.rollouts_per_step * demand.margin / raw:.0f} s",
+        ]
+        return f"{text}: the pool is too small for any S.", remedies
+    name = max(problem.offers, key=lambda offer: offer.rollouts_per_s).worker_id
+    worker = next(offer for offer in problem.offers if offer.worker_id == name)
+    alone_s = problem.links.solo_s(worker, problem.snapshot_bytes)
+    steps = (alone_s + worker.group_s) / problem.train_s
+    left = problem.staleness_bound + 1 - kappa
     text += (
-        f" The term that breaks is freshness: a snapshot of {problem.snapshot_bytes / 1e9:.3g} GB takes "
-        f"{seconds:.0f} s to {fastest.worker_id} and a group {fastest.group_s:.0f} s, where S leaves "
-        f"{max(0.0, slack + fastest.group_s):.0f} s for both."
+        f". The term that breaks is freshness: {problem.snapshot_bytes / 1e9:.3g} GB of snapshot take "
+        f"{alone_s:.0f} s to {name} alone and a group {worker.group_s:.0f} s, {steps:.1f} steps "
+        f"in all, where S + 1 - kappa leaves {left}."
     )
-    if slack > 0:
-        ratio = seconds / slack
-        remedies.append(
-            f"snapshots {ratio:.2g}x smaller (model.delta_ratio) or links {ratio:.2g}x faster would do"
+    if activation.feasible and not result.queues:
+        text += f" The learner would work {nearest.steady.learner_utilisation:.0%} of the time."
+    remedies = [f"smallest feasible S is {smallest}" if smallest else "no S up to 4,096 is enough"]
+    return text, remedies + list(_what_would_do(problem, memory))
+
+
+def _what_would_do(problem: PlanProblem, memory: PlanMemory) -> Iterator[str]:
+    """The smallest power of two by which smaller snapshots, faster links or a slower learner would do."""
+    from echo2.policy.planner import covered_at
+
+    S = max(1, problem.staleness_bound)
+    for factor in (2, 4, 8, 16, 32, 64):
+        smaller = replace(
+            problem,
+            snapshot_bytes=problem.snapshot_bytes / factor,
+            full_snapshot_bytes=problem.full_snapshot_bytes / factor,
         )
-    else:
-        remedies.append("shorter rollouts (rollout.max_tokens), faster GPUs or a larger batch would help")
-    return text, remedies
+        if covered_at(smaller, S, memory):
+            yield f"snapshots {factor}x smaller (model.delta_ratio) or links {factor}x faster would do"
+            break
+    for factor in (2, 4, 8):
+        if covered_at(replace(problem, train_s=problem.train_s * factor), S, memory):
+            yield f"so would a batch that takes the learner {factor}x as long"
+            break
 
 
 def _usd_per_rollout(offer: WorkerOffer, result: Provision) -> tuple[float, str]:

@@ -13,12 +13,16 @@ NONE = -1
 
 
 class Status(Enum):
-    """Where a worker is in its life. READY ones get work; DRAINING ones finish what they have."""
+    """Where a worker is in its life. READY ones get work; DRAINING ones finish what they have.
+
+    STOPPING ones have been told to stop and are not counted on any more.
+    """
 
     OFFERED = "offered"
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
+    STOPPING = "stopping"
     GONE = "gone"
 
 

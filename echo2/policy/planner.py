@@ -28,6 +28,7 @@ from echo2.policy.settings import SchedulerSettings
 from echo2.policy.steady import SteadyProblem, SteadyState, WorkerGroup, predict
 
 LARGEST_S = 4096
+LARGEST_PREDICTED_S = 24
 BUSY = 0.95
 MARGIN_TRIES = 2
 BEST_EFFORT_HINT = "or accept an idle learner with best_effort = true in [run]"
@@ -45,8 +46,9 @@ class Option:
 
     @property
     def feasible(self) -> bool:
-        """The rate is covered and the learner is predicted to work at least `BUSY` of the time."""
-        return self.result.feasible and self.steady.learner_utilisation >= BUSY
+        """The rate is covered, snapshots do not queue, and the learner is predicted to be busy (`BUSY`)."""
+        busy = self.steady.learner_utilisation >= BUSY
+        return self.result.feasible and not self.result.queues and busy
 
 
 def plan_run(problem: PlanProblem) -> RunPlan:
@@ -61,7 +63,7 @@ def plan_run(problem: PlanProblem) -> RunPlan:
     smallest = _smallest_feasible(problem, memory, bool(good))
     best_effort = problem.best_effort or problem.staleness_bound == 0
     if not good and not best_effort:
-        raise _infeasible(problem, options, smallest)
+        raise _infeasible(problem, options, smallest, memory)
     if not good:
         good = options = _serial_options(problem, memory)
     best = min(good, key=lambda option: (option.step_cost_usd, option.kappa))
@@ -102,6 +104,7 @@ def demand_for(problem: PlanProblem, kappa: int) -> Demand:
         swap_pause_s=problem.swap_pause_s,
         reading=problem.reading,
         margin=problem.margin or default_margin(problem, kappa),
+        learner_usd_per_h=problem.learner_usd_per_h,
     )
 
 
@@ -143,15 +146,14 @@ def overlap_options(problem: PlanProblem, memory: PlanMemory, wanted: int = 2) -
         _provisioned(problem, demand_for(problem, kappa), memory)
         for kappa in kappa_choices(problem, problem.staleness_bound)
     ]
-    first.sort(key=lambda result: (not result.feasible, _least_step_usd(problem, result)))
+    first.sort(key=lambda r: (not r.feasible or r.queues, _least_step_usd(problem, r)))
     options: list[Option] = []
     for result in first:
         good = sorted(option.step_cost_usd for option in options if option.feasible)
-        if len(good) >= wanted and (
-            not result.feasible or good[wanted - 1] <= _least_step_usd(problem, result)
-        ):
+        hopeless = not result.feasible or result.queues
+        if options and hopeless:
             break
-        if options and not result.feasible:
+        if len(good) >= wanted and good[wanted - 1] <= _least_step_usd(problem, result):
             break
         options.append(_overlap_option(problem, result, memory))
     return options
@@ -178,7 +180,7 @@ def _overlap_option(problem: PlanProblem, result: Provision, memory: PlanMemory)
     """
     best = _priced(problem, result)
     for _ in range(MARGIN_TRIES):
-        if not result.feasible or best.feasible or problem.margin:
+        if not result.feasible or result.queues or best.feasible or problem.margin:
             break
         more = min(1.5, 1.05 * BUSY / max(best.steady.learner_utilisation, 0.1))
         result = _provisioned(problem, replace(result.demand, margin=result.demand.margin * more), memory)
@@ -200,6 +202,7 @@ def _serial_options(problem: PlanProblem, memory: PlanMemory) -> list[Option]:
 def _serial_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Option:
     demand = demand_for(problem, kappa)
     best: Option | None = None
+    worse = 0
     for rate in serial_rates(problem.offers, problem.activation):
         result = provision_serial(
             problem.offers,
@@ -213,7 +216,12 @@ def _serial_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Opti
         )
         option = _priced(problem, result)
         if best is None or option.step_cost_usd < best.step_cost_usd:
-            best = option
+            best, worse = option, 0
+        else:
+            worse += 1
+        # The price per step falls, then rises with the number of workers.
+        if worse == 3:
+            break
     assert best is not None
     return best
 
@@ -265,33 +273,51 @@ def _priced(problem: PlanProblem, result: Provision) -> Option:
     return Option(kappa, result, steady, sum(split.values()), split)
 
 
-def _feasible_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
-    """Whether some period keeps the learner busy at S; the two whose workers count most are predicted."""
+def covered_at(problem: PlanProblem, S: int, memory: PlanMemory) -> list[Provision]:
+    """By the rule alone: the periods at which the pool covers the need at S, the most capable first."""
     at = replace(problem, staleness_bound=S, publish_period=0)
     results = [_provisioned(at, demand_for(at, kappa), memory) for kappa in kappa_choices(at, S)]
-    covered = [result for result in results if result.feasible]
-    covered.sort(key=lambda result: -sum(e.rollouts_per_s for e in result.effects.values()))
-    return any(_overlap_option(at, result, memory).feasible for result in covered[:2])
+    covered = [result for result in results if result.feasible and not result.queues]
+    return sorted(covered, key=lambda result: -sum(e.rollouts_per_s for e in result.effects.values()))
+
+
+def _predicted_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
+    """Whether the most capable period is predicted to keep the learner busy at S."""
+    at = replace(problem, staleness_bound=S, publish_period=0)
+    covered = covered_at(problem, S, memory)
+    # So far up the broadcast dominates, and predicting thousands of steps would say nothing new.
+    if S > LARGEST_PREDICTED_S:
+        return bool(covered)
+    return bool(covered) and _overlap_option(at, covered[0], memory).feasible
 
 
 def _smallest_feasible(problem: PlanProblem, memory: PlanMemory, known_feasible: bool) -> int | None:
-    """The smallest S >= 1 at which the pool keeps the learner busy; None if no S does (to 4,096)."""
-    high = problem.staleness_bound if known_feasible else max(1, problem.staleness_bound)
+    """The smallest S >= 1 at which the pool keeps the learner busy; None if no S does (to 4,096).
+
+    The rule finds where to look (it is monotone in S), the prediction confirms.
+    """
+    high = max(1, problem.staleness_bound)
     low = 0
-    if not known_feasible:
-        while not _feasible_at(problem, high, memory):
-            if high >= LARGEST_S:
-                return None
-            low, high = high, min(LARGEST_S, 2 * high + 1)
+    while not covered_at(problem, high, memory):
+        if high >= LARGEST_S:
+            return None
+        low, high = high, min(LARGEST_S, 2 * high + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _feasible_at(problem, middle, memory) else (middle, high)
+        low, high = (low, middle) if covered_at(problem, middle, memory) else (middle, high)
+    low = high - 1
+    high = problem.staleness_bound if known_feasible else high + max(4, high // 4)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _predicted_at(problem, middle, memory) else (middle, high)
     return high
 
 
-def _infeasible(problem: PlanProblem, options: Sequence[Option], smallest: int | None) -> InfeasibleError:
+def _infeasible(
+    problem: PlanProblem, options: Sequence[Option], smallest: int | None, memory: PlanMemory
+) -> InfeasibleError:
     nearest = min(options, key=lambda option: option.result.activation.shortfall)
-    text, remedies = explain.why_infeasible(problem, nearest.kappa, nearest.result, smallest)
+    text, remedies = explain.why_infeasible(problem, nearest, smallest, memory)
     return InfeasibleError(
         f"{text} {'; '.join(remedies)}; {BEST_EFFORT_HINT}",
         S=problem.staleness_bound,

@@ -38,6 +38,7 @@ class Demand:
     swap_pause_s: float = 0.0
     reading: Reading = "overlap"
     margin: float = 1.0
+    learner_usd_per_h: float = 0.0
 
     @property
     def rollouts_per_s(self) -> float:
@@ -94,37 +95,60 @@ def effect(offer: WorkerOffer, demand: Demand, broadcast_s: float) -> Effect:
     return Effect(rate, up, fresh, work, reason)
 
 
-def snapshot_deadline_s(offers: Sequence[WorkerOffer], demand: Demand) -> float:
-    """Latest a snapshot may arrive without closing a gate: (S + 1 - kappa - g) * T_train, at most a cycle."""
-    slowest = max((offer.group_s for offer in offers), default=0.0)
-    slack = (demand.staleness_bound + 1 - demand.publish_period) * demand.train_s - slowest
-    return max(0.0, min(slack, demand.cycle_s))
+def slack_s(offer: WorkerOffer, demand: Demand) -> float:
+    """Latest a snapshot may reach a worker without closing its gate: (S + 1 - kappa) * T_train - group_s."""
+    steps = demand.staleness_bound + 1 - demand.publish_period
+    return min(steps * demand.train_s - offer.group_s, demand.cycle_s)
 
 
-def choose_plan(plans: Sequence[BroadcastPlan], deadline_s: float) -> tuple[BroadcastPlan, str]:
-    """The cheapest plan that is in time, else the fastest; and why.
+def rollout_usd(offers: Sequence[WorkerOffer], demand: Demand) -> float:
+    """What a rollout is worth: the price of learner and workers for the time in which one is consumed."""
+    hourly = demand.learner_usd_per_h + sum(offer.price_usd_per_h for offer in offers)
+    return hourly / 3600.0 / demand.rollouts_per_s
 
-    Time inside the freshness slack buys nothing and egress is money, so cost decides there. Plans within
-    1 % in egress are told apart by time.
+
+def lateness_usd(offer: WorkerOffer, demand: Demand, seconds: float, usd_per_rollout: float) -> float:
+    """USD lost per publication when a snapshot takes `seconds`: rollouts not made while the gate is closed.
+
+    A gate is closed for at most a whole cycle.
+    """
+    closed_s = min(max(0.0, seconds - slack_s(offer, demand)), demand.cycle_s)
+    return usd_per_rollout * offer.rollouts_per_s * closed_s
+
+
+def choose_plan(
+    plans: Sequence[BroadcastPlan], offers: Sequence[WorkerOffer], demand: Demand
+) -> tuple[BroadcastPlan, str]:
+    """The plan with the least egress plus lateness, USD per publication; and why. Ours.
+
+    Time inside the freshness slack buys nothing and egress is money; beyond it a second costs the rollouts
+    that are not made. What costs the same within 1 % is told apart by time.
     """
     if not plans:
         raise ValueError("no broadcast plan to choose from")
-    fastest = min(plans, key=lambda plan: (plan.time_s, plan.topology))
-    in_time = [plan for plan in plans if plan.time_s <= deadline_s]
-    if not in_time:
-        return fastest, (
-            f"{fastest.topology}: the fastest, {fastest.time_s:.1f} s, "
-            f"{fastest.time_s / max(fastest.bound_s, 1e-12):.2f}x the bound; none makes {deadline_s:.0f} s"
-        )
-    least = min(plan.egress_usd for plan in in_time)
+    usd_each = rollout_usd(offers, demand)
+    by_id = {offer.worker_id: offer for offer in offers}
+
+    def late_usd(plan: BroadcastPlan) -> float:
+        times = zip(plan.order, plan.receiver_s)
+        return sum(lateness_usd(by_id[name], demand, seconds, usd_each) for name, seconds in times)
+
+    late = {id(plan): late_usd(plan) for plan in plans}
+    total = {id(plan): plan.egress_usd + late[id(plan)] for plan in plans}
+    least = min(total.values())
     best = min(
-        (plan for plan in in_time if plan.egress_usd <= 1.01 * least + 1e-9),
+        (plan for plan in plans if total[id(plan)] <= 1.01 * least + 1e-6),
         key=lambda plan: (plan.time_s, plan.topology),
     )
+    fastest = min(plans, key=lambda plan: (plan.time_s, plan.topology))
+    why = f"{best.name}: {best.time_s:.1f} s, {best.egress_usd:.2f} USD of egress"
+    if late[id(best)] >= 0.005:
+        why += f" and {late[id(best)]:.2f} USD of rollouts lost to lateness"
+    if fastest is best:
+        return best, why + ": the fastest and the cheapest"
     return best, (
-        f"{best.topology}: {best.time_s:.1f} s is in time for {deadline_s:.0f} s and its egress of "
-        f"{best.egress_usd:.2f} USD is the least (fastest: {fastest.topology}, {fastest.time_s:.1f} s, "
-        f"{fastest.egress_usd:.2f} USD)"
+        why + f" a publication, the least in all; the fastest, {fastest.name}, takes {fastest.time_s:.1f} s "
+        f"and costs {total[id(fastest)]:.2f} USD"
     )
 
 
@@ -169,6 +193,11 @@ class Provision:
     def feasible(self) -> bool:
         """The chosen workers keep the learner busy."""
         return self.activation.feasible
+
+    @property
+    def queues(self) -> bool:
+        """Snapshots are published faster than they arrive: a longer period would lose nothing."""
+        return self.plan.time_s > self.demand.cycle_s
 
 
 def cost_usd_per_h(offer: WorkerOffer, egress_usd: float, demand: Demand) -> float:
@@ -223,6 +252,13 @@ def provision(
         ]
         picked = select(rule, options, demand.rollouts_per_s)
         chosen = tuple(sorted(picked.chosen))
+        if round_ == 1 and not picked.feasible:
+            # Even with the links idle for each worker alone: a plan for all of them shows by how much.
+            plan, why = plan_broadcast(list(by_id.values()), links, demand, topologies, memory)
+            times, egress = _spread(plan, links, by_id, solo, demand)
+            hourly = {w: egress[w] * 3600.0 / demand.cycle_s for w in by_id}
+            note = "the whole pool does not cover the need"
+            return Provision("overlap", demand, picked, plan, why, times, effects, hourly, round_, True, note)
         settled = chosen == last
         plan, why = plan_broadcast([by_id[w] for w in chosen], links, demand, topologies, memory)
         times, egress = _spread(plan, links, by_id, solo, demand)
@@ -274,7 +310,7 @@ def plan_broadcast(
     plans = (memory or PlanMemory()).candidates(offers, links, demand.snapshot_bytes)
     if topologies:
         plans = tuple(plan for plan in plans if plan.topology in topologies) or plans
-    return choose_plan(plans, snapshot_deadline_s(offers, demand))
+    return choose_plan(plans, offers, demand)
 
 
 def _spread(

@@ -1,10 +1,9 @@
 """Publication: who is sent which snapshot, along which plan or from which holder, and until when.
 
-Called by the scheduler. Push: the learner sends along the broadcast plan to every worker that is not
-already receiving. Pull: each worker fetches from a holder (the learner or a peer that has the version),
-at most `pull_fanout` at a time from one holder. In both modes a worker receives one snapshot at a time;
-when it is done and a newer one has been published meanwhile, it is sent that one, skipping what lies
-between. A late joiner or straggler fetches from the holder that is cheapest, then quickest, for it.
+Called by the scheduler. Push: the learner sends along the broadcast plan to every worker, one broadcast
+after another; when one is over and newer versions have been published meanwhile, the newest is next and
+what lies between is skipped. Pull: each worker fetches from a holder (the learner or a peer that has the
+version), at most `pull_fanout` at a time from one holder. A late joiner or straggler fetches in both modes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from echo2.policy.broadcast import BroadcastPlan
 from echo2.policy.decisions import AbortTransfer, Decision, FetchSnapshot, PublishSnapshot, SetTimer
 from echo2.policy.fleet import NONE, UP, Fleet, Status, Worker
 from echo2.policy.links import LEARNER
-from echo2.policy.provision import plan_broadcast, snapshot_deadline_s
+from echo2.policy.provision import lateness_usd, plan_broadcast, rollout_usd
 from echo2.policy.settings import SchedulerSettings
 from echo2.policy.staleness import VersionLedger
 
@@ -28,31 +27,28 @@ class Publication:
 
     def __init__(self, settings: SchedulerSettings, fleet: Fleet, ledger: VersionLedger) -> None:
         self._settings = settings
+        self._train_s = settings.train_s
         self._fleet = fleet
         self._ledger = ledger
         self._plans: dict[tuple[object, ...], tuple[BroadcastPlan, str]] = {}
         self._serving: dict[str, int] = {}
         self._source: dict[str, str] = {}
         self._waiting: list[str] = []
+        self._broadcast: set[str] = set()
         self.in_transit = 0
 
     def publish(self, t_s: float, payload_bytes: float, train_s: float, out: list[Decision]) -> None:
-        """Publish the learner's version to every worker that is up and not receiving."""
+        """Make the learner's version the newest published one and send it."""
         self._ledger.publish(payload_bytes)
-        free = [worker for worker in self._fleet.in_status(*UP) if worker.inbound == NONE]
+        self._train_s = train_s
         if self._settings.mode == "pull":
-            self._waiting = [worker.worker_id for worker in _fastest_first(free)]
+            self._waiting = [worker.worker_id for worker in _fastest_first(self._lacking())]
             self._serve_waiting(t_s, out)
-            return
-        classes: dict[tuple[float, int], list[Worker]] = {}
-        for worker in free:
-            need = self._ledger.payload_bytes(worker.version, self._settings.full_snapshot_bytes)
-            classes.setdefault(need, []).append(worker)
-        for (size_bytes, parent), workers in classes.items():
-            self._push(t_s, workers, size_bytes, parent, train_s, out)
+        elif not self._broadcast:
+            self._push_newest(t_s, out)
 
     def catch_up(self, t_s: float, worker: Worker, out: list[Decision]) -> None:
-        """Get the newest published version to a worker that lacks it and is not receiving."""
+        """Get the newest published version to one worker that lacks it: a joiner, or one left behind."""
         if worker.inbound != NONE or worker.version >= self._ledger.published:
             return
         if self._settings.mode == "pull":
@@ -62,13 +58,14 @@ class Publication:
         self._fetch(t_s, worker, self._best_holder(worker), out)
 
     def live(self, t_s: float, worker: Worker, version: int, out: list[Decision]) -> None:
-        """A worker generates with `version` now; if that is no longer the newest, send on."""
+        """A worker generates with `version` now. If that is not the newest, it is in the next broadcast."""
         self._release(worker)
         worker.version = max(worker.version, version)
         worker.failures = 0
         worker.shunned.clear()
-        self.catch_up(t_s, worker, out)
-        self._serve_waiting(t_s, out)
+        if self._settings.mode == "pull":
+            self.catch_up(t_s, worker, out)
+        self._go_on(t_s, out)
 
     def concerns(self, worker: Worker, version: int, source: str) -> bool:
         """Whether news of this transfer is about the one under way, not one that was replaced."""
@@ -88,21 +85,20 @@ class Publication:
         if worker.failures >= MAX_FAILURES:
             return False
         self.catch_up(t_s, worker, out)
-        self._serve_waiting(t_s, out)
+        self._go_on(t_s, out)
         return True
 
     def gone(self, t_s: float, worker: Worker, out: list[Decision]) -> None:
-        """A worker left: it no longer receives, and what it was serving is fetched elsewhere."""
+        """A worker left or stops: it no longer receives, and what it was serving is fetched elsewhere."""
         self._release(worker)
         orphans = [name for name, source in self._source.items() if source == worker.worker_id]
-        worker.status = Status.GONE
         for name in orphans:
             orphan = self._fleet[name]
             self._abort(t_s, orphan, f"its source {worker.worker_id} is gone", out)
             self._release(orphan)
             self.catch_up(t_s, orphan, out)
         self._serving.pop(worker.worker_id, None)
-        self._serve_waiting(t_s, out)
+        self._go_on(t_s, out)
 
     def late(self, t_s: float, version: int, out: list[Decision]) -> bool:
         """Find the workers that should have `version` by now, and send them the rest another way.
@@ -119,6 +115,7 @@ class Publication:
                 self.catch_up(t_s, worker, out)
                 worker.deadline_s = max(worker.deadline_s, deadline_s)
             worker.late = True
+        self._go_on(t_s, out)
         return bool(found)
 
     def overdue(self, t_s: float, version: int, out: list[Decision]) -> list[Worker]:
@@ -132,30 +129,54 @@ class Publication:
     def _abort(self, t_s: float, worker: Worker, reason: str, out: list[Decision]) -> None:
         out.append(AbortTransfer(t_s, worker.worker_id, worker.inbound, reason, worker.expected_s))
 
+    def _go_on(self, t_s: float, out: list[Decision]) -> None:
+        """Serve who waits to fetch; when a broadcast is over, begin the next if a newer version is out."""
+        self._serve_waiting(t_s, out)
+        if self._settings.mode == "push" and not self._broadcast:
+            self._push_newest(t_s, out)
+
+    def _lacking(self) -> list[Worker]:
+        """Workers that get work, are not receiving, and lack the newest published version."""
+        newest, ready = self._ledger.published, self._fleet.in_status(Status.READY)
+        return [worker for worker in ready if worker.inbound == NONE and worker.version < newest]
+
+    def _push_newest(self, t_s: float, out: list[Decision]) -> None:
+        """Broadcast the newest version. One broadcast at a time: two would halve each other.
+
+        Those that hold the same version get the same payload. One to which the snapshot takes longer than a
+        whole cycle even alone would hold up all others: it is sent to apart.
+        """
+        classes: dict[tuple[float, int], list[Worker]] = {}
+        cycle_s = self._settings.publish_period * self._train_s
+        for worker in self._lacking():
+            need = self._ledger.payload_bytes(worker.version, self._settings.full_snapshot_bytes)
+            if self._settings.links.solo_s(worker.offer, need[0]) > cycle_s:
+                self._fetch(t_s, worker, self._best_holder(worker), out)
+            else:
+                classes.setdefault(need, []).append(worker)
+        for (size_bytes, parent), workers in classes.items():
+            self._push(t_s, workers, size_bytes, parent, out)
+
     def _push(
-        self,
-        t_s: float,
-        workers: list[Worker],
-        size_bytes: float,
-        parent: int,
-        train_s: float,
-        out: list[Decision],
+        self, t_s: float, workers: list[Worker], size_bytes: float, parent: int, out: list[Decision]
     ) -> None:
-        plan, why = self._plan(workers, size_bytes, train_s)
+        plan, why = self._plan(workers, size_bytes)
         version = self._ledger.published
         out.append(PublishSnapshot(t_s, version, parent, plan, why, plan.bound_s))
         together = len(workers) > 1 or len(self._fleet.in_status(*UP)) == 1
         for name, seconds in zip(plan.order, plan.receiver_s):
             worker = self._fleet[name]
             self._receiving(t_s, worker, version, seconds)
+            self._broadcast.add(name)
             # A straggler sent to alone says nothing of how long a publication takes to reach it.
             if together:
                 worker.broadcast_s = seconds
         self._set_deadlines(t_s, str(parent), workers, out)
 
-    def _plan(self, workers: list[Worker], size_bytes: float, train_s: float) -> tuple[BroadcastPlan, str]:
+    def _plan(self, workers: list[Worker], size_bytes: float) -> tuple[BroadcastPlan, str]:
         offers = [worker.offer for worker in workers]
         links = tuple((o.worker_id, o.uplink_bps, o.downlink_bps, o.can_relay) for o in offers)
+        train_s = self._train_s
         tenths = round(10.0 * math.log(train_s))
         key = (size_bytes, tenths, links)
         if key not in self._plans:
@@ -192,27 +213,28 @@ class Publication:
                 self._waiting.append(name)
 
     def _best_holder(self, worker: Worker, fanout: int = 0) -> str:
-        """The holder of the newest version that is cheapest of those in time, else the quickest.
+        """The holder of the newest version with the least egress plus lateness (`provision.lateness_usd`).
 
-        In time is what does not close the worker's gate (`provision.snapshot_deadline_s`). `fanout` caps how
-        many a holder serves at once; "" when all that have the version are busy.
+        `fanout` caps how many a holder serves at once; "" when all that have the version are busy.
         """
-        links = self._settings.links
+        links, demand = self._settings.links, self._settings.demand(self._settings.train_s)
         size, _ = self._ledger.payload_bytes(worker.version, self._settings.full_snapshot_bytes)
-        deadline_s = snapshot_deadline_s([worker.offer], self._settings.demand(self._settings.train_s))
+        usd_each = rollout_usd([other.offer for other in self._fleet.active()], demand)
         me = links.index(worker.offer.site)
-        best: tuple[bool, float, float, str] | None = None
+        best: tuple[float, float, str] | None = None
         for name, site, uplink_bps in self._holders(worker):
             children = self._serving.get(name, 0)
             if fanout and children >= fanout:
                 continue
             row = links.index(site)
-            rate = min(uplink_bps / (children + 1), float(links.edge_cap_bps[row, me]))
-            seconds, usd = 8.0 * size / rate, float(links.egress[row, me])
-            in_time = seconds <= deadline_s
-            key = (not in_time, usd if in_time else seconds, seconds if in_time else usd, name)
+            rate = min(
+                uplink_bps / (children + 1), worker.offer.downlink_bps, float(links.edge_cap_bps[row, me])
+            )
+            seconds = 8.0 * size / rate
+            usd = float(links.egress[row, me]) * size / 1e9
+            key = (usd + lateness_usd(worker.offer, demand, seconds, usd_each), seconds, name)
             best = key if best is None or key < best else best
-        return best[3] if best else ("" if fanout else LEARNER)
+        return best[2] if best else ("" if fanout else LEARNER)
 
     def _holders(self, worker: Worker) -> list[tuple[str, str, float]]:
         """(name, site, uplink) of who can serve the newest version to a worker."""
@@ -237,6 +259,7 @@ class Publication:
             worker.inbound = NONE
             self.in_transit -= 1
         worker.late = False
+        self._broadcast.discard(worker.worker_id)
         source = self._source.pop(worker.worker_id, None)
         if source is not None and self._serving.get(source, 0) > 0:
             self._serving[source] -= 1

@@ -154,8 +154,11 @@ class Scheduler:
         if worker.status is Status.DRAINING and not worker.groups:
             bound = self.roster.bound_usd_per_h
             out.append(StopWorker(self.now, worker.worker_id, worker.leaving_because, bound))
+            worker.status = Status.STOPPING
+            self.publication.gone(self.now, worker, out)
 
     def _take_down(self, worker: Worker, cause: str, out: list[Decision]) -> None:
+        worker.status = Status.STOPPING
         for group in list(worker.groups.values()):
             self.dispatch.take_back(self.now, group, f"worker {worker.worker_id}: {cause}", out)
         self.publication.gone(self.now, worker, out)

@@ -79,4 +79,5 @@ class SchedulerSettings:
             swap_pause_s=self.swap_pause_s,
             reading=self.reading,
             margin=self.margin,
+            learner_usd_per_h=self.learner_usd_per_h,
         )

@@ -85,7 +85,9 @@ def staleness(record: RunRecord) -> Headline:
     if record.S is not None:
         against.append(Against("bound S", str(record.S), "set"))
     if record.plan is not None:
-        against.append(Against("smallest feasible S", str(record.plan["smallest_feasible_S"] or "none"), "planned"))
+        against.append(
+            Against("smallest feasible S", str(record.plan["smallest_feasible_S"] or "none"), "planned")
+        )
     return Headline("Mean staleness", f"{lags['mean']:.2f}", record.world, against)
 
 

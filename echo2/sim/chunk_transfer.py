@@ -178,7 +178,7 @@ class ChunkTransfer(Transfer):
         return [(position, 0.0) for position in done]
 
     def involved(self) -> set[int]:
-        """Nodes whose links matter."""
+        """Nodes whose links matter now."""
         busy = self.busy
         return {*self.sender[busy].tolist(), *self.receiver[busy].tolist()}
 

@@ -27,6 +27,7 @@ class Machine:
         self.up = False
         self.starting: simpy.Event | None = None
         self.held_for = NOTHING
+        self.link_factor = 1.0
         self.source = ""
         self._version = NOTHING
         self._had = 0.0

@@ -28,6 +28,7 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 BEHIND = 1e-7
 NEVER = 1e18
+WHOLE = 1e-12
 
 
 class SourceOrder(NamedTuple):
@@ -115,7 +116,8 @@ class StripedTransfer(Transfer):
             level = np.minimum(common_level(served, alone, own), NEVER)
         self._set_heads(source_bps / self.bits, limit, down_bps / self.bits, factor, level)
         head_rate = self.head_rate[relays]
-        behind = self.out[relays] < self.head[relays] - BEHIND
+        head, out = self.head[relays], self.out[relays]
+        behind = (out < head - BEHIND) | ((out < head) & (head >= 1.0))
         self.out_rate[relays] = np.where(behind, level, np.minimum(level, head_rate))
         self.out_rate[relays[self.out[relays] >= 1.0]] = 0.0
         self._pass_s[relays] = self.chunk_bits / self.bits / np.maximum(shares * level, 1e-30)
@@ -219,11 +221,11 @@ class StripedTransfer(Transfer):
         started = now - seconds
         self._mark(self.head, head, self.head_rate, self._head_end_s, started)
         self._mark(self.out, np.minimum(out, head), self.out_rate, self._out_end_s, started)
-        self._idle |= (self.out >= self.head - BEHIND) & (out >= head - BEHIND) & (head > BEHIND)
+        self._idle |= (out >= head * (1.0 - 10 * BEHIND)) & (head > 0) & (out < 1.0 - BEHIND)
         if self.direct_rate > 0 and self.direct < 1.0:
             self._end_s = min(now, started + (1.0 - self.direct) / self.direct_rate)
-        self.head = np.minimum(1.0, head)
-        self.out = np.minimum(self.head, out)
+        self.head = np.where(head >= 1.0 - WHOLE, 1.0, head)
+        self.out = np.minimum(self.head, np.where(out >= 1.0 - WHOLE, 1.0, out))
         self.direct = min(1.0, self.direct + self.direct_rate * seconds)
         offered = self.offered()
         late = np.minimum(offered, self.have + self.rate * seconds)
@@ -234,7 +236,7 @@ class StripedTransfer(Transfer):
         before: FloatArray, after: FloatArray, rate: FloatArray, end_s: FloatArray, started: float
     ) -> None:
         """Note when each value reached 1."""
-        full = (before < 1.0) & (after >= 1.0 - 1e-12)
+        full = (before < 1.0) & (after >= 1.0 - WHOLE)
         end_s[full] = started + (1.0 - before[full]) / np.maximum(rate[full], 1e-30)
 
     def _left_s(self) -> tuple[FloatArray, FloatArray, float]:
@@ -258,7 +260,7 @@ class StripedTransfer(Transfer):
             left[self.relays[slowest]] = max(others, float(head[slowest]), direct)
         with np.errstate(divide="ignore", invalid="ignore"):
             late = np.where(self.rate > 0, (1.0 - self.have) / self.rate, np.inf)
-        return np.where(self.pace, left, np.where(self.have >= 1.0 - 1e-12, 0.0, late))
+        return np.where(self.pace, left, np.where(self.have >= 1.0 - WHOLE, 0.0, late))
 
     def next_event_s(self) -> float:
         """Seconds until a rate changes: a stripe is through or catches up, a receiver is done or catches up."""
@@ -332,6 +334,11 @@ class StripedTransfer(Transfer):
             return self.latency_s[0, done + 1]
         way = self.latency_s[0, relays + 1][:, None] + self.latency_s[np.ix_(relays + 1, done + 1)]
         return np.asarray(way.mean(axis=0) + source_order(self.plan).first[relays].min() * a_send)
+
+    def involved(self) -> set[int]:
+        """Nodes whose links matter now."""
+        source = {self.source} if self._source_busy() else set()
+        return source.union(self.nodes[self.relays].tolist(), self.nodes[self.active].tolist())
 
     def remove(self, position: int) -> None:
         """A receiver is gone; what it has not passed on goes to the other relays in proportion."""

@@ -65,9 +65,9 @@ class Transfer(ABC):
     def remove(self, position: int) -> None:
         """A receiver is gone; those it fed are fed by others from now on."""
 
+    @abstractmethod
     def involved(self) -> set[int]:
-        """Nodes whose links matter."""
-        return {self.source, *self.nodes[self.active].tolist()}
+        """Nodes whose links matter now."""
 
 
 class TreeTransfer(Transfer):
@@ -93,10 +93,10 @@ class TreeTransfer(Transfer):
         self.rate_bps = np.zeros(count)
         self.edge_bps = np.zeros(count)
         self.parents = np.array(plan.parents or (SOURCE,) * count, dtype=np.int64)
-        # per receiver, last value for its parent SOURCE: sum and maximum of a chunk's times on the way
-        self._way_s = np.zeros(count + 1)
-        self._slowest_s = np.zeros(count + 1)
-        self._delay_s = np.zeros(count + 1)
+        self._lost_bits: FloatArray | None = None
+        self._idle = np.zeros(count, dtype=bool)
+        # the last value is for the source, parent of the first
+        self._end_s = np.full(count + 1, float(now))
         self._rewire()
 
     def _rewire(self) -> None:
@@ -111,7 +111,7 @@ class TreeTransfer(Transfer):
         return float(self.have[position])
 
     def path_limits(self, rates_bps: FloatArray) -> FloatArray:
-        """(N,) the least of `rates_bps` over the ancestors that a receiver has caught up with; inf for none."""
+        """(N,) least of `rates_bps` over the ancestors that a receiver has caught up with; inf for none."""
         limits = np.full(len(rates_bps), np.inf)
         waits = self._fed & self.active
         if not waits.any():
@@ -127,12 +127,26 @@ class TreeTransfer(Transfer):
         while (above != last).any():
             limits = np.minimum(limits, limits[above])
             above = above[above]
-        return limits[:-1]
+        return np.asarray(limits[:-1], dtype=np.float64)
 
     def advance(self, now: float, seconds: float) -> None:
         """Let the last `seconds` before `now` pass at the present rates."""
+        if self._lost_bits is None:
+            self._lost_bits = self._bits_lost_at_start()
         grown = np.minimum(1.0, self.have + self.rate_bps * (seconds / self.bits))
         self.have = np.where(self.active, grown, self.have)
+        level = (self.have > 0) & (self.have >= self.have[self.parents] * (1.0 - CAUGHT_UP * 10))
+        self._idle |= level & self._fed & (self.have < 1.0)
+
+    def _bits_lost_at_start(self) -> FloatArray:
+        """(N,) bits that an edge does not carry because the first chunk has not reached its sender yet."""
+        chunk_s = (self.chunk_bits / np.maximum(self.edge_bps, 1.0)).tolist()
+        delay_s: list[float] = self._edge_delay_s.tolist()
+        starts = [0.0] * len(chunk_s)
+        for i, parent in enumerate(self.parents.tolist()):
+            if parent != SOURCE:
+                starts[i] = starts[parent] + chunk_s[parent] + delay_s[parent]
+        return self.edge_bps * np.array(starts)
 
     def next_event_s(self) -> float:
         """Seconds until a receiver is complete or catches up with its parent; inf if nothing moves."""
@@ -152,28 +166,38 @@ class TreeTransfer(Transfer):
         return soonest
 
     def pop_complete(self, now: float, slack_s: float) -> list[tuple[int, float]]:
-        """Receivers complete by `now + slack_s`, with what is left, latency and the fill of the pipeline."""
+        """Receivers complete by `now + slack_s`: what is left, and what whole chunks add to the fluid."""
         left = 1.0 - self.have
         done = self.active & ((left <= 1e-12) | (left * self.bits <= self.rate_bps * slack_s))
         found = []
         for i in np.flatnonzero(done).tolist():
             wait = float(left[i] * self.bits / max(self.rate_bps[i], STILL_BPS)) if left[i] > 0 else 0.0
-            found.append((i, wait + self._lag(i)))
+            self._end_s[i] = self._chunk_end(i, now + wait)
+            found.append((i, float(self._end_s[i]) - now))
             self.have[i] = 1.0
             self.active[i] = False
         return found
 
-    def _lag(self, i: int) -> float:
-        """Latency and fill: all chunk times on the way but the slowest (flow shop with equal jobs).
+    def _chunk_end(self, i: int, fluid_s: float) -> float:
+        """When receiver i has the last chunk, its fluid being through at `fluid_s`. Parents end first.
 
-        M chunks through a line of servers take the sum of a chunk's times plus M - 1 times the slowest; the
-        fluid accounts for M times the slowest. Parents end first, so theirs is known.
+        An edge that was never idle makes up for its late start at the end; one that was idle is a chunk
+        behind the fluid; and none is through before its sender has the last chunk and has sent that too.
         """
-        up, own = int(self.parents[i]), float(self.chunk_bits / max(self.edge_bps[i], STILL_BPS))
-        self._way_s[i] = self._way_s[up] + own
-        self._slowest_s[i] = max(float(self._slowest_s[up]), own)
-        self._delay_s[i] = self._delay_s[up] + self._edge_delay_s[i]
-        return float(self._way_s[i] - self._slowest_s[i] + self._delay_s[i])
+        delay = float(self._edge_delay_s[i])
+        if not self._fed[i]:
+            return fluid_s + delay
+        parent, rate = int(self.parents[i]), max(float(self.edge_bps[i]), STILL_BPS)
+        chunk_s = self.chunk_bits / rate
+        if self._idle[i] or self._lost_bits is None:
+            late_s = chunk_s if self.rate_bps[i] >= rate * (1 - CAUGHT_UP) else 0.0
+        else:
+            late_s = float(self._lost_bits[i]) / rate
+        return max(fluid_s + late_s, float(self._end_s[parent]) + chunk_s) + delay
+
+    def involved(self) -> set[int]:
+        """Nodes whose links matter now."""
+        return {*self.senders[self.active].tolist(), *self.nodes[self.active].tolist()}
 
     def remove(self, position: int) -> None:
         """A receiver is gone: whatever it fed is fed by what fed it."""

@@ -30,6 +30,7 @@ from echo2.sim.timeline import Timeline
 from echo2.sim.worker import WorkerProcess
 
 Entry = tuple[f.Fact, list[d.Decision]]
+LINK_NEWS = 0.25
 
 
 class World:
@@ -269,9 +270,19 @@ class World:
             return
         machine.release()
         self.timeline.ended("receive", name, self.env.now)
+        self._measure_link(machine)
         machine.engine.swap(version, self._settings.swap_pause_s)
         self.metrics.arrived(version, self.env.now)
         self.tell(f.SnapshotLive(self.env.now, name, machine.incarnation, version))
+
+    def _measure_link(self, machine: Machine) -> None:
+        """A worker reports what its link gives now when that differs from its last report by a quarter."""
+        shape, offer = machine.spec.shape, machine.spec.offer
+        factor = shape.at(self.env.now) if shape else 1.0
+        if factor > 0 and abs(factor / machine.link_factor - 1.0) > LINK_NEWS:
+            machine.link_factor = factor
+            up, down = offer.uplink_bps * factor, offer.downlink_bps * factor
+            self.tell(f.LinkMeasured(self.env.now, machine.name, up, down))
 
     def _abort(self, decision: d.AbortTransfer) -> None:
         self.machines[decision.worker_id].release()

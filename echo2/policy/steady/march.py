@@ -88,8 +88,8 @@ class _March:
             learner_utilisation=min(1.0, learner),
             worker_utilisation=min(1.0, workers),
             binding=_binding(problem, learner, workers),
-            mean_lag=sum(lag * amount for lag, amount in self.lags.items()) / trained,
-            max_lag=max(lag for lag, amount in self.lags.items() if amount > 1e-3 * trained),
+            mean_lag=sum(lag * amount for lag, amount in self.lags.items()) / max(trained, 1e-300),
+            max_lag=max((lag for lag, amount in self.lags.items() if amount > 1e-3 * trained), default=0),
             step_s=seconds / steps,
             dropped_share=self.dropped / max(self.made, 1e-300),
         )
