@@ -440,3 +440,24 @@ def test_no_order_of_events_breaks_an_invariant(
             chaos.step()
     waiting = [name for name in chaos.timers if name.startswith(("review", "startup"))]
     assert scheduler.ledger.version >= 1 or waiting, "stuck without a deadline"
+
+
+def test_a_replaced_worker_works_until_its_successor_does() -> None:
+    """When a much cheaper worker appears, the dear one is stopped only after the cheap one is live."""
+    world = small_world(equal_workers(2, tokens_per_s=6000.0, price_usd_per_h=4.0), S=5, activation="cost")
+    scheduler = Scheduler(replace(world.settings, review_s=1.0))
+    dear, cheap = (worker.offer for worker in world.workers)
+    starts = of(d.StartGroup, begin(scheduler, [dear]))
+    scheduler.observe(f.WorkerOffered(5.0, replace(cheap, price_usd_per_h=0.5)))
+    scheduler.observe(f.PriceChanged(5.0, dear.worker_id, 4.0))
+    out: list[d.Decision] = []
+    while not of(d.TrainStep, out):
+        start = starts.pop(0)
+        out = finish_group(scheduler, 7.0, start)
+        starts += of(d.StartGroup, out)
+    out = scheduler.observe(f.StepFinished(17.0, 1, 10.0, 1e9))
+    assert [x.worker_id for x in of(d.StartWorker, out)] == [cheap.worker_id]
+    out += scheduler.observe(f.WorkerJoined(18.0, cheap.worker_id, 1))
+    assert not of(d.StopWorker, out) and scheduler.fleet[dear.worker_id].status is Status.READY
+    scheduler.observe(f.SnapshotLive(19.0, cheap.worker_id, 1, 1))
+    assert scheduler.fleet[dear.worker_id].status is Status.DRAINING

@@ -28,6 +28,7 @@ class Roster:
         self._reviewed_s = 0.0
         self._egress_usd_per_h: dict[str, float] = {}
         self._banned_until: dict[str, float] = {}
+        self._relieves: dict[str, list[str]] = {}
         self._short = False
         self.changed = False
         self.bound_usd_per_h = 0.0
@@ -67,10 +68,14 @@ class Roster:
         if cause not in ("preempted", "stopped"):
             self._banned_until[worker.worker_id] = t_s + COOL_DOWN_S
         self._short = True
+        self._relieves.pop(worker.worker_id, None)
 
-    def reached(self, worker: Worker) -> None:
-        """A worker has a snapshot: it can be had and reached again."""
+    def reached(self, worker: Worker) -> list[tuple[Worker, str]]:
+        """A worker works: those it replaces can be stopped, each with the reason."""
         self._banned_until.pop(worker.worker_id, None)
+        names = self._relieves.pop(worker.worker_id, [])
+        relieved = [self._fleet[name] for name in names]
+        return [(w, f"replaced by {worker.worker_id}") for w in relieved if w.status in ACTIVE]
 
     def overdue(self, name: str) -> Worker | None:
         """The worker of this name if it is still starting."""
@@ -98,7 +103,11 @@ class Roster:
             self._retry(t_s, out)
         for name, reason in revision.start:
             self._start(t_s, self._fleet[name], reason, out)
-        stop = [(self._fleet[name], reason) for name, reason in revision.stop]
+        # One that is replaced goes on until its successor works, so that nothing is lost meanwhile.
+        for old, new in revision.handover:
+            self._relieves.setdefault(new, []).append(old)
+        held = {old for old, _ in revision.handover}
+        stop = [(self._fleet[name], reason) for name, reason in revision.stop if name not in held]
         return [(worker, reason) for worker, reason in stop if worker.status in ACTIVE]
 
     def _retry(self, t_s: float, out: list[Decision]) -> None:
@@ -115,9 +124,12 @@ class Roster:
 
     def _candidates(self, t_s: float, demand: Demand) -> list[Candidate]:
         options = []
+        leaving = {name for names in self._relieves.values() for name in names}
         for worker in self._fleet:
             active = worker.status in ACTIVE
             name = worker.worker_id
+            if name in leaving:
+                continue
             if not active and (
                 worker.status is not Status.OFFERED or self._banned_until.get(name, 0.0) > t_s
             ):

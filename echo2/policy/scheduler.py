@@ -111,8 +111,9 @@ class Scheduler:
         worker.version = fact.holds_version
         worker.progress_s = fact.t_s
         worker.lease_until_s = max(worker.lease_until_s, fact.t_s + worker.offer.min_lease_s)
-        self.dispatch.recount_claims()
         self.publication.catch_up(fact.t_s, worker, out)
+        relieved = self.roster.reached(worker) if worker.inbound == NONE else []
+        self._drain(relieved, out)
         self._fill(worker, out)
 
     def _worker_left(self, fact: f.WorkerLeft, out: list[Decision]) -> None:
@@ -144,7 +145,10 @@ class Scheduler:
         """Let the roster start and stop workers; those told to stop finish what they have first."""
         if not self._started or self.finished:
             return
-        for worker, reason in self.roster.review(self.now, self.train_s, out):
+        self._drain(self.roster.review(self.now, self.train_s, out), out)
+
+    def _drain(self, leaving: list[tuple[Worker, str]], out: list[Decision]) -> None:
+        for worker, reason in leaving:
             worker.status = Status.DRAINING
             worker.leaving_because = reason
             self._stop_if_idle(worker, out)
@@ -236,9 +240,9 @@ class Scheduler:
         was_late = worker.late
         worker.progress_s = fact.t_s
         self.publication.live(fact.t_s, worker, fact.version, out)
-        self.roster.reached(worker)
-        if was_late:
-            self.dispatch.recount_claims()
+        relieved = self.roster.reached(worker)
+        if relieved or was_late:
+            self._drain(relieved, out)
         self._fill(worker, out)
 
     def _snapshot_failed(self, fact: f.SnapshotFailed, out: list[Decision]) -> None:

@@ -99,9 +99,9 @@ def draw_excerpt(record: RunRecord) -> Any:
 
 
 def _window(log: LogDigest) -> tuple[float, float]:
-    """From where to where: `EXCERPT_STEPS` steps around the longest wait after the first tenth of the run."""
+    """From where to where: `EXCERPT_STEPS` steps around the longest wait away from both ends of the run."""
     steps = log.train
-    late = [span for span in log.idle if span[0] > log.end_s / 10]
+    late = [span for span in log.idle if 0.1 < span[0] / log.end_s < 0.95]
     worst = max(late, key=lambda span: span[1])[0] if late else log.end_s / 2
     middle = sum(1 for start, _, _ in steps if start < worst)
     first = max(0, min(middle - EXCERPT_STEPS // 2, len(steps) - EXCERPT_STEPS))
