@@ -155,9 +155,9 @@ def tail(kind: type[Network], case: Case, plan: BroadcastPlan) -> tuple[dict[str
     return seen, network.events
 
 
-def compare(scenario: str, count: int, topology: Topology) -> Row | None:
+def compare(scenario: str, count: int, topology: Topology, seed: int = 0) -> Row | None:
     """One row of the table; None where the topology does not exist for the pool."""
-    case = case_of(scenario, count)
+    case = case_of(scenario, count, seed)
     problem = case.links.problem([w.offer for w in case.workers], SIZE_BYTES)
     try:
         plan = plan_for(problem, topology, rules=RULES)
@@ -180,12 +180,14 @@ def compare(scenario: str, count: int, topology: Topology) -> Row | None:
     )
 
 
-def rows(counts: Sequence[int], scenarios: Sequence[str], topologies: Sequence[str]) -> Iterator[Row]:
+def rows(
+    counts: Sequence[int], scenarios: Sequence[str], topologies: Sequence[str], seed: int
+) -> Iterator[Row]:
     """All rows; topologies that do not exist for a pool are left out."""
     for scenario in scenarios:
         for count in counts:
             for topology in TOPOLOGIES:
-                row = compare(scenario, count, topology) if topology in topologies else None
+                row = compare(scenario, count, topology, seed) if topology in topologies else None
                 if row is not None:
                     yield row
 
@@ -197,6 +199,7 @@ def main() -> None:
     parser.add_argument("--scenarios", nargs="+", default=list(SCENARIOS), choices=SCENARIOS)
     parser.add_argument("--topologies", nargs="+", default=list(TOPOLOGIES), choices=TOPOLOGIES)
     parser.add_argument("--above", type=float, default=0.0, help="print rows with a gap of at least this")
+    parser.add_argument("--seed", type=int, default=0, help="of uneven pools and of traces")
     options = parser.parse_args()
     print(
         f"{'scenario':9}{'N':>3} {'topology':9}{'chunks':>7}{'planned':>10}{'fluid':>10}{'chunk':>10}"
@@ -204,7 +207,7 @@ def main() -> None:
     )
     began = time.perf_counter()
     seen = []
-    for row in rows(options.counts, options.scenarios, options.topologies):
+    for row in rows(options.counts, options.scenarios, options.topologies, options.seed):
         seen.append(row)
         constant = row.scenario not in ("varying", "outages")
         took, began = time.perf_counter() - began, time.perf_counter()

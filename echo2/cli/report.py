@@ -1,26 +1,28 @@
-"""`echo2 report RUN`: the report of a simulated or live run. Registered by `echo2.cli.main`."""
+"""`echo2 report`: a run, simulated or live, as one self-contained HTML page and its figures."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from echo2.cli.options import Json
 
-def report(
-    run: Annotated[Path, typer.Argument(help="Run directory, as `echo2 simulate --out DIR` writes it.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write; default: the run directory.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the paths as JSON.")] = False,
-) -> None:
-    """Write one self-contained HTML page about a run, and its figures as PNG."""
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Where to write; default: the run's folder.")
+]
+
+
+def report(run: Run, out: Out = None, json: Json = False) -> None:
+    """Write report.html, which needs nothing else to be read, and figures/*.png."""
+    from echo2.cli.output import print_json
     from echo2.report import write_report
 
     files = write_report(run, out)
-    if as_json:
-        print(json.dumps({"html": str(files.html), "figures": [str(path) for path in files.figures]}))
-        return
-    print(f"report:  {files.html}")
-    for path in files.figures:
-        print(f"figure:  {path}")
+    if json:
+        return print_json({"html": str(files.html), "figures": [str(path) for path in files.figures]})
+    for path in (files.html, *files.figures):
+        typer.echo(f"wrote {path}")
+    return None

@@ -92,7 +92,8 @@ def one_more_staleness(problem: PlanProblem, best: Option, memory: PlanMemory) -
     from echo2.policy.planner import overlap_options
 
     later = replace(problem, staleness_bound=problem.staleness_bound + 1, publish_period=0)
-    good = [option for option in overlap_options(later, memory, wanted=1) if option.feasible]
+    periods = (best.kappa, best.kappa + 1)
+    good = [option for option in overlap_options(later, memory, 1, periods) if option.feasible]
     if not good:
         return f"One more unit of S ({later.staleness_bound}): still not enough to keep the learner busy."
     option = min(good, key=lambda o: (o.step_cost_usd, o.kappa))

@@ -30,6 +30,7 @@ from echo2.policy.steady import SteadyProblem, SteadyState, WorkerGroup, predict
 LARGEST_S = 4096
 LARGEST_PREDICTED_S = 24
 BUSY = 0.95
+SEARCHED = ("star", "stripes", "regional")
 MARGIN_TRIES = 2
 BEST_EFFORT_HINT = "or accept an idle learner with best_effort = true in [run]"
 
@@ -67,6 +68,7 @@ def plan_run(problem: PlanProblem) -> RunPlan:
     if not good:
         good = options = _serial_options(problem, memory)
     best = min(good, key=lambda option: (option.step_cost_usd, option.kappa))
+    best = _final(problem, best, memory)
     return _run_plan(problem, best, options, smallest, memory)
 
 
@@ -134,7 +136,9 @@ def kappa_choices(problem: PlanProblem, S: int) -> list[int]:
     return sorted(kappa for kappa in spread if 1 <= kappa <= S)
 
 
-def overlap_options(problem: PlanProblem, memory: PlanMemory, wanted: int = 2) -> list[Option]:
+def overlap_options(
+    problem: PlanProblem, memory: PlanMemory, wanted: int = 2, periods: Sequence[int] = ()
+) -> list[Option]:
     """The cheapest publication periods, provisioned to keep the learner busy and predicted. None at S = 0.
 
     Branch and bound: a period cannot cost less than its workers do with a learner that never idles, so
@@ -144,7 +148,7 @@ def overlap_options(problem: PlanProblem, memory: PlanMemory, wanted: int = 2) -
         return []
     first = [
         _provisioned(problem, demand_for(problem, kappa), memory)
-        for kappa in kappa_choices(problem, problem.staleness_bound)
+        for kappa in periods or kappa_choices(problem, problem.staleness_bound)
     ]
     first.sort(key=lambda r: (not r.feasible or r.queues, _least_step_usd(problem, r)))
     options: list[Option] = []
@@ -160,7 +164,18 @@ def overlap_options(problem: PlanProblem, memory: PlanMemory, wanted: int = 2) -
 
 
 def _provisioned(problem: PlanProblem, demand: Demand, memory: PlanMemory) -> Provision:
-    return provision(problem.offers, problem.links, demand, problem.activation, problem.topologies, memory)
+    """Provisioned with the topologies that nearly always win; the plan that is returned tries all."""
+    topologies = problem.topologies or SEARCHED
+    return provision(problem.offers, problem.links, demand, problem.activation, topologies, memory)
+
+
+def _final(problem: PlanProblem, option: Option, memory: PlanMemory) -> Option:
+    """The option as the scheduler will provision it, with every topology tried."""
+    if option.result.regime == "serial":
+        return option
+    demand, rule = option.result.demand, problem.activation
+    result = provision(problem.offers, problem.links, demand, rule, problem.topologies, memory)
+    return _priced(problem, result) if result.feasible else option
 
 
 def _least_step_usd(problem: PlanProblem, result: Provision) -> float:
@@ -273,22 +288,26 @@ def _priced(problem: PlanProblem, result: Provision) -> Option:
     return Option(kappa, result, steady, sum(split.values()), split)
 
 
-def covered_at(problem: PlanProblem, S: int, memory: PlanMemory) -> list[Provision]:
-    """By the rule alone: the periods at which the pool covers the need at S, the most capable first."""
+def covered_at(problem: PlanProblem, S: int, memory: PlanMemory) -> Provision | None:
+    """By the rule alone: the shortest period at which the pool covers the need at S, if there is one."""
     at = replace(problem, staleness_bound=S, publish_period=0)
-    results = [_provisioned(at, demand_for(at, kappa), memory) for kappa in kappa_choices(at, S)]
-    covered = [result for result in results if result.feasible and not result.queues]
-    return sorted(covered, key=lambda result: -sum(e.rollouts_per_s for e in result.effects.values()))
+    for kappa in kappa_choices(at, S):
+        result = _provisioned(at, demand_for(at, kappa), memory)
+        if result.feasible and not result.queues:
+            return result
+    return None
 
 
 def _predicted_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
-    """Whether the most capable period is predicted to keep the learner busy at S."""
-    at = replace(problem, staleness_bound=S, publish_period=0)
+    """Whether the shortest possible period is predicted to keep the learner busy at S."""
     covered = covered_at(problem, S, memory)
+    if covered is None:
+        return False
     # So far up the broadcast dominates, and predicting thousands of steps would say nothing new.
     if S > LARGEST_PREDICTED_S:
-        return bool(covered)
-    return bool(covered) and _overlap_option(at, covered[0], memory).feasible
+        return True
+    at = replace(problem, staleness_bound=S, publish_period=0)
+    return _overlap_option(at, covered, memory).feasible
 
 
 def _smallest_feasible(problem: PlanProblem, memory: PlanMemory, known_feasible: bool) -> int | None:

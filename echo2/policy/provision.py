@@ -209,15 +209,20 @@ class PlanMemory:
     """The broadcast plans of sets of workers seen before: they do not depend on S, kappa or T_train."""
 
     def __init__(self) -> None:
-        self._plans: dict[tuple[float, tuple[WorkerOffer, ...]], tuple[BroadcastPlan, ...]] = {}
+        self._plans: dict[tuple[object, ...], tuple[BroadcastPlan, ...]] = {}
 
     def candidates(
-        self, offers: Sequence[WorkerOffer], links: LinkTable, size_bytes: float
+        self,
+        offers: Sequence[WorkerOffer],
+        links: LinkTable,
+        size_bytes: float,
+        topologies: tuple[str, ...] = (),
     ) -> tuple[BroadcastPlan, ...]:
-        """All plans for these workers, priced."""
-        key = (size_bytes, tuple(offers))
+        """The plans of these topologies (empty: of all) for these workers, priced."""
+        key = (size_bytes, tuple(offers), topologies)
         if key not in self._plans:
-            self._plans[key] = candidates(links.problem(list(offers), size_bytes))
+            plans = candidates(links.problem(list(offers), size_bytes), topologies=topologies)
+            self._plans[key] = plans
         return self._plans[key]
 
 
@@ -307,9 +312,7 @@ def plan_broadcast(
     memory: PlanMemory | None = None,
 ) -> tuple[BroadcastPlan, str]:
     """The plan by which these workers get a snapshot, and why. `topologies` restricts the choice."""
-    plans = (memory or PlanMemory()).candidates(offers, links, demand.snapshot_bytes)
-    if topologies:
-        plans = tuple(plan for plan in plans if plan.topology in topologies) or plans
+    plans = (memory or PlanMemory()).candidates(offers, links, demand.snapshot_bytes, topologies)
     return choose_plan(plans, offers, demand)
 
 

@@ -54,6 +54,14 @@ def source_order(plan: BroadcastPlan) -> SourceOrder:
     return SourceOrder(first, float(ends[-1]) - last, float(ends[-1]))
 
 
+def _fastest_other(limit: FloatArray) -> FloatArray:
+    """(N,) the largest of the others' limits."""
+    fastest = np.full(len(limit), limit.max())
+    at = int(limit.argmax())
+    fastest[at] = np.partition(limit, -2)[-2] if len(limit) > 1 else 0.0
+    return fastest
+
+
 class StripedTransfer(Transfer):
     """State of a striped broadcast; see the module's text. `direct` is how much of the direct part is sent."""
 
@@ -79,7 +87,7 @@ class StripedTransfer(Transfer):
         self.direct_rate = 0.0
         self._idle = np.zeros(count, dtype=bool)
         self._head_end_s, self._out_end_s = np.zeros(count), np.zeros(count)
-        self._pass_s = np.zeros(count)
+        self._pass_s, self._into_s = np.zeros(count), np.zeros(count)
         self._end_s = now
         self._rewire()
 
@@ -113,44 +121,66 @@ class StripedTransfer(Transfer):
         with np.errstate(divide="ignore"):
             alone = up_bps[relays] / (shares * self.bits)
             own = limit[relays]
-            level = np.minimum(common_level(served, alone, own), NEVER)
+            level = np.minimum(common_level(served, alone, own), _fastest_other(limit)[relays])
         self._set_heads(source_bps / self.bits, limit, down_bps / self.bits, factor, level)
         head_rate = self.head_rate[relays]
         head, out = self.head[relays], self.out[relays]
         behind = (out < head - BEHIND) | ((out < head) & (head >= 1.0))
         self.out_rate[relays] = np.where(behind, level, np.minimum(level, head_rate))
         self.out_rate[relays[self.out[relays] >= 1.0]] = 0.0
-        self._pass_s[relays] = self.chunk_bits / self.bits / np.maximum(shares * level, 1e-30)
+        self._set_chunk_times(up_bps, down_bps)
         self._set_receivers(limit, alone, own, level)
+
+    def _set_chunk_times(self, up_bps: FloatArray, down_bps: FloatArray) -> None:
+        """Seconds that relays take to pass a chunk to all, and to get one through a downlink all relays use.
+
+        The latter is half of what a fair part of the downlink would take: on average half of the relays have
+        a chunk on the wire (fitted to the chunk network). Links in an outage keep what they had.
+        """
+        relays = self.relays
+        up, down = up_bps[relays], down_bps[relays]
+        served = self.pace.sum() - self.pace[relays]
+        passing = self.chunk_bits * served / np.maximum(up, 1.0)
+        self._pass_s[relays] = np.where(up > 0, passing, self._pass_s[relays])
+        into = 0.5 * self.chunk_bits * len(relays) / np.maximum(down, 1.0)
+        self._into_s[relays] = np.where((down > 0) & self.pace[relays], into, self._into_s[relays])
 
     def _set_heads(
         self, source: float, limit: FloatArray, down: FloatArray, factor: FloatArray, level: FloatArray
     ) -> None:
-        """The source interleaves: all unfinished stripes and the direct part grow alike, as far as they can."""
+        """The source sends in the plan's order: the parts least advanced first, equal ones alike."""
         relays, shares = self.relays, self.shares[self.relays]
         self.head_rate[:] = 0.0
         self.direct_rate = 0.0
         todo = self.head[relays] < 1.0
-        copies = float(shares[todo].sum())
-        if self.direct_share > 0 and self.direct < 1.0:
-            copies += self.direct_share * max(1, int(self.active.sum()))
+        direct = self.direct_share > 0 and self.direct < 1.0
+        copies = float(shares[todo].sum()) + direct * self.direct_share * int(self.active.sum())
         if copies <= 0:
             return
-        pace = source / copies
-        # into a relay the source's flow gets what the other relays leave of the downlink, or its fair part
-        inflow = np.minimum(level, pace) * shares
-        free = np.maximum(down[relays] / (len(relays) + 1), down[relays] - (inflow.sum() - inflow))
+        # into a relay the source's flow gets what other relays leave of the downlink, at least a fair part
+        inflow = np.minimum(level, source / copies) * shares
+        fair = np.maximum(shares, 1.0 / (len(relays) + 1))
+        free = np.maximum(fair * down[relays], down[relays] - (inflow.sum() - inflow))
         caps = np.minimum(self.head_cap_bps * factor[relays] / self.bits, free / shares)
-        caps = np.where(todo, caps, 0.0)
-        pace = self._filled(source, caps, limit)
-        self.head_rate[relays] = np.minimum(caps, pace)
-        if self.direct < 1.0 and self.direct_share > 0:
-            self.direct_rate = pace
+        progress = np.where(todo, self.head[relays], 1.0)
+        while source > 0 and (todo.any() or direct):
+            least = min(float(progress.min(initial=1.0, where=todo)), self.direct if direct else 1.0)
+            now = todo & (progress <= least + BEHIND)
+            with_direct = direct and self.direct <= least + BEHIND
+            pace = self._filled(source, np.where(now, caps, 0.0), limit, with_direct)
+            rate = np.where(now, np.minimum(caps, pace), 0.0)
+            self.head_rate[relays] += rate
+            source -= float((shares * rate).sum())
+            if with_direct:
+                self.direct_rate = pace
+                source -= self.direct_share * float(np.minimum(limit, pace)[self.active].sum())
+            todo, direct = todo & ~now, direct and not with_direct
+            source = source if source > 1e-9 * copies * pace else 0.0
 
-    def _filled(self, source: float, caps: FloatArray, limit: FloatArray) -> float:
-        """The common pace that uses up the source's uplink: sum of share x min(pace, cap) over what it feeds."""
+    def _filled(self, source: float, caps: FloatArray, limit: FloatArray, with_direct: bool) -> float:
+        """The common pace that uses up `source`: sum of share x min(pace, cap) over what is fed."""
         weights = self.shares[self.relays]
-        if self.direct_share > 0 and self.direct < 1.0:
+        if with_direct:
             served = limit[self.active]
             weights = np.concatenate([weights, np.full(len(served), self.direct_share)])
             caps = np.concatenate([caps, served])
@@ -180,12 +210,13 @@ class StripedTransfer(Transfer):
             spare = alone - keeping * np.minimum(self.out_rate[relays], level)
             own_late = np.where(late[relays], own, 0.0)
             left = np.maximum(level, common_level(limit[late], np.maximum(spare, 0.0), own_late))
-        reach = np.where(shares > 0, left, NEVER)
+        reach = np.where(alone > 0, left, NEVER)
         slowest = int(reach.argmin()) if len(reach) else -1
         by_relays = np.full(len(self.nodes), float(reach.min(initial=NEVER)))
         if slowest >= 0:
             by_relays[relays[slowest]] = np.partition(reach, 1)[1] if len(reach) > 1 else NEVER
-        late_rate = np.minimum(limit, by_relays)
+        # from a relay in an outage comes nothing, from the others still their part
+        late_rate = np.minimum(limit, by_relays) * (1.0 - float(shares[alone <= 0].sum()))
         late_rate = np.where(gap <= BEHIND, np.minimum(late_rate, offered), late_rate)
         self.rate = np.where(late, late_rate, self.rate)
 
@@ -272,12 +303,23 @@ class StripedTransfer(Transfer):
         if late.any():
             soonest = min(soonest, float(out[out > 0].min(initial=np.inf)))
             soonest = min(soonest, self._until_level(late))
+        soonest = min(soonest, self._until_heads_level())
         gap = (self.head - self.out)[self.relays]
         closing = (self.out_rate - self.head_rate)[self.relays]
         chasing = (gap > BEHIND) & (closing > 0) & (self.head[self.relays] < 1.0)
         if chasing.any():
             soonest = min(soonest, float((gap[chasing] / closing[chasing]).min()))
         return soonest
+
+    def _until_heads_level(self) -> float:
+        """Seconds until parts of the source's order that were behind are level with the next."""
+        at, rate = self.head[self.relays], self.head_rate[self.relays]
+        if self.direct_share > 0:
+            at, rate = np.append(at, self.direct), np.append(rate, self.direct_rate)
+        order = np.argsort(at, kind="stable")
+        gap, closing = np.diff(at[order]), -np.diff(rate[order])
+        chasing = (gap > BEHIND) & (closing > 0) & (at[order][1:] < 1.0)
+        return float((gap[chasing] / closing[chasing]).min()) if chasing.any() else float("inf")
 
     def _until_level(self, late: BoolArray) -> float:
         """Seconds until a receiver that is behind has all that has been passed on."""
@@ -313,7 +355,7 @@ class StripedTransfer(Transfer):
         out_end = np.where(self.out[relays] < 1.0, now + out_left, self._out_end_s[relays])
         source_end = max(float(head_end.max(initial=self.began_s)), self._end_s)
         a_send = (source_end - self.began_s) / order.total
-        last_in = head_end - order.after_last[relays] * a_send
+        last_in = head_end - order.after_last[relays] * a_send + self._into_s[relays]
         passing = self._pass_s[relays]
         busy = ~self._idle[relays] & (out_end > head_end)
         fluid = out_end + np.where(busy, order.first[relays] * a_send, 0.0)

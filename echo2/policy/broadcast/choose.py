@@ -27,20 +27,28 @@ DEFAULT_RULES = ChunkRules()
 
 
 def candidates(
-    problem: BroadcastProblem, *, rules: ChunkRules = DEFAULT_RULES, lp_bound: bool = False
+    problem: BroadcastProblem,
+    *,
+    rules: ChunkRules = DEFAULT_RULES,
+    lp_bound: bool = False,
+    topologies: tuple[str, ...] = (),
 ) -> tuple[BroadcastPlan, ...]:
     """Every topology's plan, sorted by the time of the last receiver.
 
     No receiver: one empty plan of time 0. One receiver: the star. `lp_bound` asks for the sharper, slower
-    bound where pair caps are known.
+    bound where pair caps are known. `topologies` leaves out all others, unless none of them exists here.
     """
-    return _candidates(problem, rules, best_bound(problem, lp=lp_bound))
+    bound = best_bound(problem, lp=lp_bound)
+    return _candidates(problem, rules, bound, topologies) or _candidates(problem, rules, bound)
 
 
-def _candidates(problem: BroadcastProblem, rules: ChunkRules, bound: Bound) -> tuple[BroadcastPlan, ...]:
+def _candidates(
+    problem: BroadcastProblem, rules: ChunkRules, bound: Bound, topologies: tuple[str, ...] = ()
+) -> tuple[BroadcastPlan, ...]:
     if not problem.count:
         return (_empty(problem, bound),)
-    plans = [plan for topology in TOPOLOGIES for plan in _plans(problem, topology, rules, bound)]
+    wanted = [topology for topology in TOPOLOGIES if not topologies or topology in topologies]
+    plans = [plan for topology in wanted for plan in _plans(problem, topology, rules, bound)]
     return tuple(sorted(plans, key=lambda plan: (plan.time_s, plan.egress_usd)))
 
 

@@ -1,0 +1,86 @@
+"""Fill the generated parts of the documentation with what the commands print now.
+
+    python scripts/docs.py sessions      README: the planner's sessions
+    python scripts/docs.py freshness     docs/concepts.md: the freshness rule against the simulation
+    python scripts/docs.py benchmarks    docs/benchmarks.md: every benchmark (some minutes)
+    python scripts/docs.py all
+
+Run from anywhere; only what stands between `<!-- output: NAME -->` and `<!-- end -->` is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import docs_blocks
+import docs_freshness
+import docs_sessions
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS: Mapping[str, tuple[str, ...]] = {
+    "plan_vs_simulation": (),
+    "simulator_speed": (),
+    "broadcast_bound": (),
+    "activation_bound": (),
+    "fluid_vs_chunk": ("--counts", "2", "8"),
+}
+# HiGHS prints this from inside its library.
+NOISE = ("HighsMipSolverData",)
+
+
+def sessions() -> None:
+    """The README's sessions, run in this process."""
+    printed = {session.name: docs_sessions.shown(session) for session in docs_sessions.SESSIONS}
+    _fill(ROOT / "README.md", printed)
+
+
+def freshness() -> None:
+    """The table of docs/concepts.md."""
+    _fill(ROOT / "docs" / "concepts.md", {"freshness": docs_freshness.table()})
+
+
+def benchmarks() -> None:
+    """Each benchmark's output under its command; one after another, as they measure time."""
+    path = ROOT / "docs" / "benchmarks.md"
+    for name, arguments in BENCHMARKS.items():
+        if not (ROOT / "benchmarks" / f"{name}.py").is_file():
+            print(f"skipped: no benchmarks/{name}.py", file=sys.stderr)
+            continue
+        words = ["-m", f"benchmarks.{name}", *arguments]
+        print(f"python {' '.join(words)}", flush=True)
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"error: benchmarks.{name} ended with {done.returncode}: {done.stderr.strip()}")
+        lines = [line for line in done.stdout.splitlines() if not line.startswith(NOISE)]
+        _fill(path, {name: docs_blocks.fenced(f"python {' '.join(words)}", "\n".join(lines))})
+
+
+def _fill(path: Path, contents: Mapping[str, str]) -> None:
+    path.write_text(docs_blocks.replaced(path.read_text(encoding="utf-8"), contents), encoding="utf-8")
+    print(f"{path.relative_to(ROOT)}: {', '.join(contents)}")
+
+
+PARTS: Mapping[str, Callable[[], None]] = {
+    "sessions": sessions,
+    "freshness": freshness,
+    "benchmarks": benchmarks,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=[*PARTS, "all"])
+    chosen = parser.parse_args().part
+    os.chdir(ROOT)
+    for name, fill in PARTS.items():
+        if chosen in (name, "all"):
+            fill()
+
+
+if __name__ == "__main__":
+    main()
