@@ -94,7 +94,13 @@ def test_simulate_out_can_be_replayed(echo2: CommandLine) -> None:
     run = echo2.folder / "run"
     code, out, _ = echo2("simulate", echo2.config, "--out", run, "--set", "seed=3")
     assert code == 0 and max(len(line) for line in out.splitlines() if str(run) not in line) <= 100
-    assert sorted(p.name for p in run.iterdir()) == ["config.toml", "log.jsonl", "summary.json", "trace.json"]
+    assert sorted(p.name for p in run.iterdir()) == [
+        "config.toml",
+        "log.jsonl",
+        "plan.json",
+        "summary.json",
+        "trace.json",
+    ]
     assert load(run / "config.toml").config.seed == 3
     code, out, _ = echo2("replay", run, "--json")
     report = json.loads(out)

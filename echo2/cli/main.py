@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import echo2
-from echo2.cli import init, plan, replay, simulate, sweep, topology, traces
+from echo2.cli import init, plan, replay, report, simulate, sweep, topology, traces
 from echo2.cli.exits import INFEASIBLE, INTERRUPTED, MISTAKE, OK, StoppedError
 from echo2.errors import InfeasibleError, UserError
 
@@ -31,6 +31,7 @@ app.command("simulate")(simulate.simulate)
 app.command("sweep")(sweep.sweep)
 app.command("topology")(topology.topology)
 app.command("replay")(replay.replay)
+app.command("report")(report.report)
 app.add_typer(traces.app, name="traces")
 
 

@@ -21,7 +21,7 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FOLDER",
-        help="Write log.jsonl, summary.json, trace.json (Perfetto), config.toml.",
+        help="Write log.jsonl, summary.json, trace.json (Perfetto), config.toml, plan.json.",
     ),
 ]
 
@@ -61,7 +61,10 @@ def simulate(
 
 
 def _run(loaded: Any, folder: Path | None) -> tuple[Scenario, RunPlan, dict[str, Any]]:
+    import json as codec
+
     from echo2.cli.output import warn
+    from echo2.cli.plan import as_json as json_of_plan
     from echo2.cli.prepare import plan_anyhow, scenario
     from echo2.policy.planner import settings_for
     from echo2.sim import run as simulation
@@ -75,6 +78,8 @@ def _run(loaded: Any, folder: Path | None) -> tuple[Scenario, RunPlan, dict[str,
     summary = result.summary()
     if folder is not None:
         result.write(folder)
+        plan = json_of_plan(built, made)
+        (folder / "plan.json").write_text(codec.dumps(plan, indent=2) + "\n", encoding="utf-8")
     if not summary["complete"]:
         warn(f"the run did not finish: {summary['waiting_for']}")
     return built, made, summary

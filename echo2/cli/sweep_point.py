@@ -63,12 +63,16 @@ def _results(point: Point) -> Row:
 
 def _planned(built: Any, point: Point) -> tuple[RunPlan, str]:
     """The plan, which does not depend on the seed: neighbours in a sweep share it."""
-    from echo2.cli.prepare import plan_anyhow
+    from echo2.policy.planner import settle_run
 
     same = point.config.replaced(seed=0).model_dump_json()
     if same not in _plans:
         _plans.clear()
-        _plans[same] = plan_anyhow(built)
+        made, busy = settle_run(built.problem)
+        trouble = (
+            "" if busy or made.S == 0 else "S is too tight to keep the learner busy; `echo2 plan` says more"
+        )
+        _plans[same] = (made, trouble)
     return _plans[same]
 
 
@@ -76,7 +80,6 @@ def _plan_columns(made: RunPlan) -> Row:
     return {
         "S": made.S,
         "kappa": made.kappa,
-        "smallest_feasible_S": made.smallest_feasible_S,
         "plan_workers": len(made.chosen),
         "plan_topology": made.broadcast["topology"],
         "plan_t_bcast_s": made.t_bcast_s,

@@ -54,22 +54,43 @@ class Option:
 
 def plan_run(problem: PlanProblem) -> RunPlan:
     """Plan a run. UserError for an impossible question, InfeasibleError with what would make it work."""
+    memory = PlanMemory()
+    options, good = _search(problem, memory)
+    smallest = _smallest_feasible(problem, memory, bool(good))
+    if not good and not (problem.best_effort or problem.staleness_bound == 0):
+        raise _infeasible(problem, options, smallest, memory)
+    if not good:
+        good = options = _serial_options(problem, memory)
+    best = _cheapest(problem, good, memory)
+    words = tuple(explain.answers(problem, best, options, smallest, memory))
+    return _run_plan(problem, best, options, smallest, words, memory)
+
+
+def settle_run(problem: PlanProblem) -> tuple[RunPlan, bool]:
+    """(the plan that is run, whether it keeps the learner busy) without the planner's studies and words.
+
+    For sweeps: the same decisions as `plan_run` with best effort, in a fraction of the time.
+    """
+    memory = PlanMemory()
+    _, good = _search(problem, memory)
+    chosen = good or _serial_options(problem, memory)
+    best = _cheapest(problem, chosen, memory)
+    return _run_plan(problem, best, good or chosen, None, (), memory), bool(good)
+
+
+def _search(problem: PlanProblem, memory: PlanMemory) -> tuple[list[Option], list[Option]]:
+    """(options looked at, those that are feasible)."""
     if not problem.offers:
         raise UserError("the pool is empty: add at least one [[pool]] with count >= 1")
     if problem.publish_period:
         check_publish_period(problem.staleness_bound, problem.publish_period)
-    memory = PlanMemory()
     options = overlap_options(problem, memory)
-    good = [option for option in options if option.feasible]
-    smallest = _smallest_feasible(problem, memory, bool(good))
-    best_effort = problem.best_effort or problem.staleness_bound == 0
-    if not good and not best_effort:
-        raise _infeasible(problem, options, smallest, memory)
-    if not good:
-        good = options = _serial_options(problem, memory)
-    best = min(good, key=lambda option: (option.step_cost_usd, option.kappa))
-    best = _final(problem, best, memory)
-    return _run_plan(problem, best, options, smallest, memory)
+    return options, [option for option in options if option.feasible]
+
+
+def _cheapest(problem: PlanProblem, options: Sequence[Option], memory: PlanMemory) -> Option:
+    best = min(options, key=lambda option: (option.step_cost_usd, option.kappa))
+    return _final(problem, best, memory)
 
 
 def settings_for(problem: PlanProblem, plan: RunPlan) -> SchedulerSettings:
@@ -353,6 +374,7 @@ def _run_plan(
     best: Option,
     options: Sequence[Option],
     smallest: int | None,
+    words: tuple[str, ...],
     memory: PlanMemory,
 ) -> RunPlan:
     result, steady = best.result, best.steady
@@ -388,7 +410,7 @@ def _run_plan(
         },
         workers=_by_pool(problem, result),
         chosen=activation.chosen,
-        answers=tuple(explain.answers(problem, best, options, smallest, memory)),
+        answers=words,
         considered=tuple(_considered(option) for option in options),
     )
 

@@ -128,7 +128,10 @@ def _share_trees(trees: list[TreeTransfer], up: FloatArray, down: FloatArray, li
         end = start + int(tree.active.sum())
         tree.rate_bps = np.zeros(len(tree.nodes))
         tree.rate_bps[tree.active] = rates[start:end]
-        tree.edge_bps[tree.active] = alone[start:end]
+        # an edge in an outage keeps what it carried, for the times of chunks already on their way
+        tree.edge_bps[tree.active] = np.where(
+            alone[start:end] > 0, alone[start:end], tree.edge_bps[tree.active]
+        )
         start = end
     np.add.at(links.outflow, senders, rates)
 
