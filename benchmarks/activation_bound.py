@@ -73,7 +73,8 @@ def main() -> None:
     choose([Candidate("warm-up", 1.0, 1.0)], 0.5, "exact")
     print("         greedy/optimum      optimum/LP                 median ms                      exact")
     print(
-        " size    median       max    median      exact     HiGHS      auto    greedy    revise     max ms  gave up"
+        " size    median       max    median      exact     HiGHS      auto    greedy    revise     max ms"
+        "  gave up"
     )
     for size in (int(text) for text in args.sizes.split(",")):
         print(measure(size, args.pools, args.seed))

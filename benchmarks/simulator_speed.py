@@ -36,8 +36,8 @@ def build(workers: int, steps: int, batch: int = 512) -> WorldInputs:
         model = replace(MODEL, speedup=speed * scale)
         rate = steady_rate(model, lengths, 200.0, group_size=8)
         offer = WorkerOffer(
-            f"w{i:04d}", "pool", "GPU", "site", 1.0, rate.rollouts_per_s, rate.slots, rate.group_s, rate.tail_s,
-            5e9, 5e9,
+            f"w{i:04d}", "pool", "GPU", "site", 1.0, rate.rollouts_per_s, rate.slots, rate.group_s,
+            rate.tail_s, 5e9, 5e9,
         )  # fmt: skip
         pool.append(SimWorker(offer, model))
     links = one_site(10e9, 0.05)
@@ -57,7 +57,8 @@ def measure(workers: int, steps: int, batch: int = 512) -> None:
     seconds = result.elapsed_s
     print(
         f"{workers:>7} {steps:>6} {batch:>7} {seconds:>8.2f} {rollouts / seconds:>11,.0f} "
-        f"{events / seconds:>10,.0f} {1e6 * seconds / rollouts:>12.1f} {summary['learner_utilisation']:>6.1%}",
+        f"{events / seconds:>10,.0f} {1e6 * seconds / rollouts:>12.1f} "
+        f"{summary['learner_utilisation']:>6.1%}",
         flush=True,
     )
 

@@ -96,7 +96,9 @@ class FluidWorkers:
         # Halfway through the bin, as the context grows with every token.
         ahead = self.bins.bin_tokens / 2
         context = self.prompt_tokens + max(0.0, self.age_tokens) / self.running + ahead
-        step_s = self.group.model.step_s(each, context) / self.group.up_share
+        # More than the slots do not run at once: the surplus waits in the engine, which slows all alike.
+        crowd = max(1.0, each / self.group.slots)
+        step_s = crowd * self.group.model.step_s(each / crowd, context) / self.group.up_share
         self._bins_per_s = 1.0 / (step_s * self.bins.bin_tokens)
         return self._since_s + (1.0 - self._progress) / self._bins_per_s
 

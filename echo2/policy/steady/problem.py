@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from echo2.policy.capacity import Reading, check_publish_period
-from echo2.policy.generation import DecodeModel, TokenLengths, running_context
+from echo2.policy.generation import DecodeModel, TokenLengths, steady_rate
 
 EQUAL_LENGTHS_CV = 0.02
 
@@ -64,16 +64,9 @@ class SteadyProblem:
         return math.fsum(group.count * self.worker_rate(group) for group in self.workers)
 
     def worker_rate(self, group: WorkerGroup) -> float:
-        """Rollouts/s of one worker of the group kept full.
-
-        A prompt group of G is sent whenever fewer than `slots` run, so between slots and slots + G - 1 run;
-        rollouts of equal length stay in step, and whole groups run.
-        """
-        running = group.slots + (self.G - 1) / 2
-        if self.lengths.cv < EQUAL_LENGTHS_CV:
-            running = -(-group.slots // self.G) * self.G
-        context = running_context(self.lengths, self.prompt_tokens)
-        return group.up_share * group.model.tokens_per_s(running, context) / self.lengths.mean
+        """Rollouts/s of one worker of the group kept full: all its slots run (`generation.steady_rate`)."""
+        full = steady_rate(group.model, self.lengths, self.prompt_tokens, group.slots)
+        return group.up_share * full.rollouts_per_s
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,94 @@
+"""When a relay of stripes has passed on its last whole chunk, given how its fluid went.
+
+Used by `echo2.sim.stripes` alone. Ours. Chunk k of a relay reaches it when the source's order is so far; the
+relay passes chunks on one after the other. With Q(t) the share of its stripe that it could have passed on by
+t had it never waited, it is through when Q has grown to `max_k Q(arrival_k) + (n - k) / n`, k from 0: a
+queue that serves n jobs in order (Lindley). This is exact for rates that vary, and needs no event per chunk.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from echo2.policy.broadcast import BroadcastPlan, chunk_relays
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+class ChunkOrder(NamedTuple):
+    """Relayed chunks in the source's order, (K,): position of the relay in `plan.order`, how far the source is
+    when it has sent it (0 to 1), and what is left of the relay's stripe from this chunk on (1/n to 1)."""
+
+    relay: IntArray
+    sent_at: FloatArray
+    left: FloatArray
+
+
+@lru_cache(maxsize=64)
+def chunk_order(plan: BroadcastPlan) -> ChunkOrder:
+    """The order of a plan's relayed chunks; a direct chunk takes the source as long as N others."""
+    relay = np.array(chunk_relays(plan), dtype=np.int64)
+    ends = np.cumsum(np.where(relay < 0, len(plan.order), 1))
+    relayed = relay >= 0
+    sent_at, relay = ends[relayed] / ends[-1], relay[relayed]
+    by_relay = np.argsort(relay, kind="stable")
+    counts = np.bincount(relay, minlength=len(plan.order))
+    begins = np.cumsum(counts) - counts
+    nth = np.empty(len(relay))
+    nth[by_relay] = np.arange(len(relay)) - begins[relay[by_relay]]
+    return ChunkOrder(relay, sent_at, 1.0 - nth / counts[relay])
+
+
+class Pipeline:
+    """What has been: times (E,), how far heads were (E, N) and Q (E, N) at every event."""
+
+    def __init__(self, plan: BroadcastPlan, now: float) -> None:
+        self._plan = plan
+        self._times = [now]
+        count = len(plan.order)
+        self._heads = [np.zeros(count)]
+        self.could = np.zeros(count)
+        self._history = [self.could]
+
+    def note(self, now: float, head: FloatArray, level: FloatArray, seconds: float) -> None:
+        """`seconds` up to `now` went by in which relays could pass on `level` (N,) shares per second."""
+        self.could = self.could + level * seconds
+        self._times.append(now)
+        self._heads.append(head)
+        self._history.append(self.could)
+
+    def through_at(self, later_s: FloatArray) -> FloatArray:
+        """(N,) the Q at which each relay is through; a chunk arrives `later_s` (N,) after it was sent.
+
+        Call when the source has sent everything. 0 for those that relay nothing.
+        """
+        order = chunk_order(self._plan)
+        times, heads = np.array(self._times), np.array(self._heads)
+        arrives = self._sent_s(order, times, heads) + later_s[order.relay]
+        at = np.clip(np.searchsorted(times, arrives, side="right"), 1, len(times) - 1)
+        could = np.array(self._history)
+        before, after = could[at - 1, order.relay], could[at, order.relay]
+        span = np.maximum(times[at] - times[at - 1], 1e-12)
+        # past the last event it goes on as it went
+        then = before + (after - before) * (arrives - times[at - 1]) / span
+        through = np.zeros(len(self._plan.order))
+        np.maximum.at(through, order.relay, then + order.left)
+        return through
+
+    @staticmethod
+    def _sent_s(order: ChunkOrder, times: FloatArray, heads: FloatArray) -> FloatArray:
+        """(K,) when each chunk had left the source."""
+        relays = np.unique(order.relay)
+        used = heads[:, relays]
+        if (used.max(axis=1) - used.min(axis=1)).max() < 1e-6:
+            return np.interp(order.sent_at, used[:, 0], times)
+        sent = np.empty(len(order.relay))
+        for relay in relays.tolist():
+            mine = order.relay == relay
+            sent[mine] = np.interp(order.sent_at[mine], heads[:, relay], times)
+        return sent
