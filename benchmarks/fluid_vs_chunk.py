@@ -27,8 +27,8 @@ from echo2.sim.inputs import LinkShape, SimWorker
 from echo2.sim.network import Network
 from echo2.traces import regions
 
-SIZE_BYTES = 2e9
-RULES = ChunkRules(overhead_s=0.0, min_bytes=8 * 2**20)
+SIZE_BYTES = 16e9
+RULES = ChunkRules(overhead_s=0.0, min_bytes=64 * 2**20)
 GBIT = 1e9
 SCENARIOS = ("equal", "wide", "uneven", "slow", "leaves", "regions", "varying", "outages")
 DECODE = DecodeModel.constant_rate(1000.0, 16)

@@ -76,7 +76,7 @@ class Pipeline:
         span = np.maximum(times[at] - times[at - 1], 1e-12)
         # past the last event it goes on as it went
         then = before + (after - before) * (arrives - times[at - 1]) / span
-        through = np.zeros(len(self._plan.order))
+        through = np.zeros_like(self.could)
         np.maximum.at(through, order.relay, then + order.left)
         return through
 

@@ -104,26 +104,3 @@ def downlink_left(
     fair = np.maximum(shares, 1.0 / (len(relays) + 1))
     left: FloatArray = np.maximum(fair * down[relays], down[relays] - (inflow.sum() - inflow))
     return left
-
-
-def late_rates(
-    late: BoolArray,
-    pace: BoolArray,
-    limit: FloatArray,
-    alone: FloatArray,
-    level: FloatArray,
-    out_rate: FloatArray,
-    shares: FloatArray,
-    relays: IntArray,
-) -> FloatArray:
-    """(N,) what receivers that are behind draw from all relays together, themselves left out.
-
-    What keeps pace takes no more than is passed on, so relays have the rest for those behind.
-    """
-    keeping = pace.sum() - pace[relays]
-    spare = np.maximum(alone - keeping * out_rate, 0.0)
-    own = np.where(late[relays], limit[relays], 0.0)
-    left = np.maximum(level, common_level(limit[late], spare, own))
-    drawn = np.zeros(len(limit))
-    drawn[relays] = shares * np.minimum(left, limit.max())
-    return drawn.sum() - drawn

@@ -18,8 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from echo2.policy.broadcast import BroadcastPlan
+from echo2.sim.stripe_late import LateReceivers
 from echo2.sim.stripe_pipeline import Pipeline
-from echo2.sim.stripe_rates import BEHIND, NEVER, Feed, downlink_left, late_rates, passing_levels
+from echo2.sim.stripe_rates import (
+    BEHIND,
+    NEVER,
+    Feed,
+    downlink_left,
+    passing_levels,
+)
 from echo2.sim.transfers import Transfer
 
 FloatArray = npt.NDArray[np.float64]
@@ -52,6 +59,7 @@ class StripedTransfer(Transfer):
         self.head_rate, self.out_rate, self.rate = np.zeros(count), np.zeros(count), np.zeros(count)
         self.direct_rate = 0.0
         self._level = np.zeros(count)
+        self._late = LateReceivers(count)
         self._into_s = np.zeros(count)
         self._pipeline = Pipeline(plan, now)
         self._through: FloatArray | None = None
@@ -98,7 +106,7 @@ class StripedTransfer(Transfer):
         self.out_rate[:] = self._level[:] = 0.0
         self.out_rate[relays] = np.where(out >= 1.0, 0.0, rate)
         self._level[relays] = level
-        self._set_receivers(limit, alone, level)
+        self._set_receivers(limit, alone)
 
     def _set_heads(
         self, source: float, limit: FloatArray, down: FloatArray, factor: FloatArray, level: FloatArray
@@ -125,33 +133,37 @@ class StripedTransfer(Transfer):
         total: FloatArray = every - passed + self.shares * self.head_rate
         return total
 
-    def _set_receivers(self, limit: FloatArray, alone: FloatArray, level: FloatArray) -> None:
+    def _set_receivers(self, limit: FloatArray, alone: FloatArray) -> None:
         """Receivers that keep pace get all that is passed on; the others what links and relays allow."""
-        relays, shares = self.relays, self.shares[self.relays]
-        growth = self._growth()
-        level_with_all = self.offered() - self.have <= BEHIND
-        self.pace = self.active & level_with_all & (growth <= limit * (1 + 1e-9))
-        self.rate = np.where(self.pace, growth, 0.0)
-        late = self.active & ~self.pace
-        if not late.any():
+        growth, late = self._growth(), self._late
+        over = growth > limit * (1 + 1e-9)
+        fell = np.flatnonzero(self.pace & self.active & over)
+        if not len(fell) and not len(late.who):
+            self.rate = np.where(self.active, growth, 0.0)
             return
-        drawn = late_rates(late, self.pace, limit, alone, level, self.out_rate[relays], shares, relays)
-        drawn += self.shares * self.head_rate
-        if self.direct_share > 0:
-            drawn += self.direct_share * (self.direct_rate if self.direct < 1.0 else limit)
-        drawn = np.minimum(limit, drawn)
-        drawn = np.where(level_with_all, np.minimum(drawn, growth), drawn)
-        self.rate = np.where(late, drawn, self.rate)
+        out, out_rate = np.append(self.out, self.direct), np.append(self.out_rate, self.direct_rate)
+        late.keep(self.active[late.who] & (late.behind(out).any(axis=0) | over[late.who]))
+        late.add(fell, out)
+        self.pace = self.active.copy()
+        self.pace[late.who] = False
+        self.rate = np.where(self.pace, growth, 0.0)
+        # the source has no spare for the direct part of those behind until it has nothing else to do
+        spare = np.append(np.zeros(len(limit)), 0.0 if self._source_busy() else NEVER)
+        keeping = self.pace.sum() - self.pace[self.relays]
+        spare[self.relays] = alone - keeping * self.out_rate[self.relays]
+        level = np.append(self._level, self.direct_rate)
+        shares = np.append(self.shares, self.direct_share)
+        late.set_rates(out, out_rate, spare, level, shares, self.head_rate, limit)
+        self.rate[late.who] = late.total
 
     def outflow_bps(self) -> tuple[float, FloatArray]:
         """bit/s that the source sends, and (R,) that each of `relays` sends."""
         shares = self.shares[self.relays]
         keeping = int(self.pace.sum())
-        late = float(self.rate[self.active & ~self.pace].sum())
+        late = self._late.rate.sum(axis=1)
         source = float((shares * self.head_rate[self.relays]).sum())
-        if self.direct_share > 0:
-            source += self.direct_share * (late + self.direct_rate * keeping)
-        sent = self.out_rate[self.relays] * (keeping - self.pace[self.relays]) + late
+        source += self.direct_share * (float(late[-1]) + self.direct_rate * keeping)
+        sent = self.out_rate[self.relays] * (keeping - self.pace[self.relays]) + late[self.relays]
         return source * self.bits, shares * sent * self.bits
 
     # ---- progress ------------------------------------------------------------------------------
@@ -182,12 +194,20 @@ class StripedTransfer(Transfer):
         self._pipeline.note(now, self.head, self._level, seconds)
         if self._through is None and not (self.head[self.relays] < 1.0).any():
             self._through = self._last_chunks()
-        offered = self.offered()
-        late = np.minimum(offered, self.have + self.rate * seconds)
-        self.have = np.where(self.active, np.where(self.pace, offered, late), self.have)
+        self.have = np.where(self.pace, self.offered(), self.have)
+        if len(self._late.who):
+            self._advance_late(seconds)
+
+    def _advance_late(self, seconds: float) -> None:
+        late = self._late
+        late.advance(seconds, np.append(self.out, self.direct))
+        shares = np.append(self.shares, self.direct_share)
+        own = late.got[late.who, np.arange(len(late.who))]
+        has = self.given + shares @ late.got + self.shares[late.who] * (self.head[late.who] - own)
+        self.have[late.who] = np.minimum(1.0, has)
 
     def _last_chunks(self) -> FloatArray:
-        """(N,) how much each relay must have been able to pass on until its last whole chunk is through."""
+        """(2, N) the Q (see `stripe_pipeline`) at which each relay's last whole chunk is through."""
         if self._rewired:
             # the order is not the plan's any more: one more chunk than the fluid
             chunk = self.chunk_bits / self.bits / np.maximum(self.shares, 1e-12)
@@ -197,14 +217,13 @@ class StripedTransfer(Transfer):
     def _left_s(self) -> tuple[FloatArray, FloatArray, float]:
         """Seconds until heads and outs (R,) and the direct part are through at the present rates."""
         relays = self.relays
-        head, out, level = self.head[relays], self.out[relays], self._level[relays]
-        to_pass = np.where(out < 1.0, 1.0 - out, 0.0)
+        head, out = self.head[relays], self.out[relays]
         with np.errstate(divide="ignore", invalid="ignore"):
             head_s = np.where(head < 1.0, (1.0 - head) / self.head_rate[relays], 0.0)
-            out_s = np.where(to_pass > 0, to_pass / self.out_rate[relays], 0.0)
+            out_s = np.where(out < 1.0, (1.0 - out) / self.out_rate[relays], 0.0)
             if self._through is not None:
-                more = self._through[relays] - self._pipeline.could[relays]
-                out_s = np.maximum(out_s, np.where(more > 1e-12, more / level, 0.0))
+                more = (self._through - self._pipeline.could)[relays]
+                out_s = np.maximum(out_s, np.where(more > 1e-12, more / self._level[relays], 0.0))
         if not self._direct_left():
             return head_s, out_s, 0.0
         return head_s, out_s, (1.0 - self.direct) / self.direct_rate if self.direct_rate > 0 else np.inf
@@ -217,13 +236,11 @@ class StripedTransfer(Transfer):
             slowest = int(out.argmax())
             others = float(np.partition(out, -2)[-2]) if len(out) > 1 else 0.0
             left[self.relays[slowest]] = max(others, float(head[slowest]), direct)
-        if self.pace.all():
-            return left
-        with np.errstate(divide="ignore", invalid="ignore"):
-            late = np.where(self.have >= WHOLE, 0.0, (1.0 - self.have) / self.rate)
-        # who has caught up with everything still waits for the last chunk
-        late = np.where(self.have >= self.offered() - BEHIND, np.maximum(late, left), late)
-        return np.where(self.pace, left, late)
+        who = self._late.who
+        if len(who):
+            used = np.append(self.shares, self.direct_share) > 0
+            left[who] = np.maximum(left[who], self._late.left_s(used))
+        return left
 
     # ---- events ----------------------------------------------------------------------------------
 
@@ -232,11 +249,9 @@ class StripedTransfer(Transfer):
         head, out, direct = self._left_s()
         soonest = float(self._receivers_left_s(head, out, direct)[self.active].min())
         soonest = min(soonest, float(head.min(initial=np.inf, where=head > 0)), direct or np.inf)
-        late = self.active & ~self.pace
-        if late.any():
-            soonest = min(soonest, float(out.min(initial=np.inf, where=out > 0)))
-            gap, closing = (self.offered() - self.have)[late], (self.rate - self._growth())[late]
-            soonest = min(soonest, _meets(gap, closing))
+        if len(self._late.who):
+            out_rate = np.append(self.out_rate, self.direct_rate)
+            soonest = min(soonest, self._late.caught_up_s(np.append(self.out, self.direct), out_rate))
         at, rate = self.head[self.relays], self.head_rate[self.relays]
         open_ = at < 1.0
         soonest = min(soonest, _meets((at - self.out[self.relays])[open_], (self._out_rates() - rate)[open_]))
@@ -256,7 +271,7 @@ class StripedTransfer(Transfer):
             return []
         delay = np.maximum(left[done], 0.0) + self._latency(done)
         self.have[done] = 1.0
-        self.active[done] = False
+        self.active[done] = self.pace[done] = False
         return list(zip(done.tolist(), delay.tolist()))
 
     def _latency(self, done: IntArray) -> FloatArray:
@@ -271,17 +286,18 @@ class StripedTransfer(Transfer):
 
     def remove(self, position: int) -> None:
         """A receiver is gone; what it has not passed on goes to the other relays in proportion."""
-        self.active[position] = False
-        orphaned = float(self.shares[position])
-        if orphaned <= 0:
+        self.active[position] = self.pace[position] = False
+        share, out = float(self.shares[position]), float(self.out[position])
+        if share <= 0:
             return
         self._rewired, self._through = True, None
-        self.given += orphaned * float(self.out[position])
-        orphaned *= 1.0 - float(self.out[position])
+        self.given += share * out
+        orphaned = share * (1.0 - out)
         self.shares[position] = self.head[position] = self.out[position] = 0.0
         others = float(self.shares.sum())
         if others > 0:
             grown = 1.0 + orphaned / others
+            self._late.hand_over(position, out, share, self.shares, grown)
             self.shares *= grown
             self.head /= grown
             self.out /= grown

@@ -23,6 +23,8 @@ from echo2.policy.broadcast.trees import K_ARY, chains, k_ary, rate_trees, star
 Objective = Literal["tail", "mean"]
 TOPOLOGIES: tuple[Topology, ...] = ("star", "chain", "tree", "k-ary", "regional", "stripes")
 EQUAL = 0.005
+# Chains and rate trees are searched in quadratic time; in a fleet this size stripes and regions win.
+MOST_SEARCHED = 256
 DEFAULT_RULES = ChunkRules()
 
 
@@ -108,6 +110,8 @@ def _plans(
     if topology == "star":
         return [_tree_plan(problem, "star", star(problem), rules, bound)]
     if problem.count == 1 and not named:
+        return []
+    if problem.count > MOST_SEARCHED and topology in ("chain", "tree") and not named:
         return []
     if topology == "stripes":
         return [_stripes_plan(problem, stripes(problem, rules), bound)] if problem.count > 1 else []
