@@ -1,7 +1,7 @@
-"""One snapshot on its way chunk by chunk, store and forward: who has which chunk, and what waits on which edge.
+"""One snapshot on its way chunk by chunk, store and forward: who has which chunk, what waits on which edge.
 
-Made and given rates by `echo2.sim.chunks`. Every edge (sender to receiver) is a lane: a queue of chunks of which
-the first is on the wire. A chunk that has left the sender lands after the latency; a relay then puts it on
+Made and given rates by `echo2.sim.chunks`. Every edge (sender to receiver) is a lane: a queue of chunks, the
+first of them on the wire. A chunk that has left the sender lands after the latency; a relay then puts it on
 the lanes of those it feeds. Knows nothing of the formulas of the planner and of the fluid.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from echo2.policy.broadcast import BroadcastPlan, chunk_relays, stripe_counts
-from echo2.sim.transfers import SOURCE, Transfer
+from echo2.sim.transfers import SOURCE, Paths, Transfer
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -51,16 +51,9 @@ class ChunkTransfer(Transfer):
     """
 
     def __init__(
-        self,
-        version: int,
-        plan: BroadcastPlan,
-        source: int,
-        nodes: IntArray,
-        pair_cap_bps: FloatArray,
-        latency_s: FloatArray,
-        now: float,
+        self, version: int, plan: BroadcastPlan, source: int, nodes: IntArray, sites: IntArray, paths: Paths
     ) -> None:
-        super().__init__(version, coarsened(plan), source, nodes, pair_cap_bps, latency_s, now)
+        super().__init__(version, coarsened(plan), source, nodes, sites, paths)
         plan, count = self.plan, len(nodes)
         self.striped = bool(plan.shares)
         self._parents = list(plan.parents) if plan.parents else [SOURCE] * count
@@ -120,7 +113,7 @@ class ChunkTransfer(Transfer):
                 self._grow()
             self.sender[lane] = self.source if at == SOURCE else self.nodes[at]
             self.receiver[lane] = self.nodes[to]
-            self.cap_bps[lane] = self.pair_cap_bps[at + 1, to + 1]
+            self.cap_bps[lane] = self.paths.cap_bps[self.sites[at], self.sites[to]]
         return lane
 
     def _grow(self) -> None:
@@ -137,8 +130,11 @@ class ChunkTransfer(Transfer):
     # ---- progress --------------------------------------------------------------------------------
 
     def got(self, position: int) -> float:
-        """Share of the snapshot that a receiver has."""
-        return 1.0 - float(self._missing[position]) / self.plan.chunks
+        """Share of the snapshot that was sent to a receiver, chunks on the wire included."""
+        on_wire = sum(to == position for _, _, to, _ in self._landing) * self.chunk_bits
+        lanes = [lane for lane, (_, to) in enumerate(self._ends) if to == position and self.busy[lane]]
+        on_wire += float((self.chunk_bits - self.left[lanes]).sum())
+        return 1.0 - float(self._missing[position]) / self.plan.chunks + on_wire / self.bits
 
     def advance(self, now: float, seconds: float) -> None:
         """Let the last `seconds` before `now` pass at the present rates."""
@@ -149,7 +145,7 @@ class ChunkTransfer(Transfer):
             chunk = self._queues[lane].popleft()
             self._next(lane)
             self._landings += 1
-            lands_s = now + float(self.latency_s[at + 1, to + 1])
+            lands_s = now + float(self.paths.latency_s[self.sites[at], self.sites[to]])
             heappush(self._landing, (lands_s, self._landings, to, chunk))
         while self._landing and self._landing[0][0] <= now + 1e-9:
             _, _, to, chunk = heappop(self._landing)
@@ -185,7 +181,7 @@ class ChunkTransfer(Transfer):
     # ---- departures ------------------------------------------------------------------------------
 
     def remove(self, position: int) -> None:
-        """A receiver is gone: what it had not sent, or half sent, comes from whoever feeds its children now."""
+        """A receiver is gone: what it had not sent comes from whoever feeds its children now."""
         if position in self._gone:
             return
         self._gone.add(position)
@@ -205,9 +201,9 @@ class ChunkTransfer(Transfer):
                 self._pass_on(above, chunk)
 
     def _new_relays(self, position: int) -> None:
-        """Chunks that the relay has not passed to all go to the others in proportion to their shares, or directly.
+        """Chunks that the relay has not passed to all go to the others in proportion to their shares.
 
-        What the new relay lacks, the source sends it again.
+        What the new relay lacks, the source sends it again; without relays it sends to everybody.
         """
         others = [i for i, share in enumerate(self.plan.shares) if share > 0 and i not in self._gone]
         here = [i for i in range(len(self.nodes)) if i not in self._gone]

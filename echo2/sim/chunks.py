@@ -24,11 +24,8 @@ IntArray = npt.NDArray[np.int64]
 class ChunkNetwork(Network):
     """`Network` with store-and-forward chunks in place of fluid."""
 
-    def _made(self, version: int, plan: BroadcastPlan, source: int, nodes: IntArray) -> Transfer:
-        grid = self._grid(source, nodes)
-        return ChunkTransfer(
-            version, plan, source, nodes, self._pair_cap_bps[grid], self._latency_s[grid], self.env.now
-        )
+    def _kind(self, plan: BroadcastPlan) -> type[Transfer]:
+        return ChunkTransfer
 
     def _share(self) -> None:
         transfers = [t for t in self._transfers if isinstance(t, ChunkTransfer)]

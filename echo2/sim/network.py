@@ -8,6 +8,7 @@ runs dry, and the clock jumps there; nothing is ever polled. Here transfers are 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import simpy
@@ -18,7 +19,7 @@ from echo2.sim.access import AccessLinks
 from echo2.sim.inputs import LinkShape, NicBucket, SimWorker
 from echo2.sim.sharing import share_links
 from echo2.sim.stripes import StripedTransfer
-from echo2.sim.transfers import IntArray, Transfer, TreeTransfer
+from echo2.sim.transfers import Paths, Transfer, TreeTransfer
 
 SAME_MOMENT = 1e-4
 LEAST_STEP_S = 1e-6
@@ -48,7 +49,7 @@ class Network:
         self.env = env
         self.events = 0
         self._access = AccessLinks(links, workers, learner_shape, learner_bucket)
-        self._pair_cap_bps, self._latency_s = links.edge_cap_bps, links.latency_s
+        self._paths = Paths(links.edge_cap_bps, links.latency_s)
         self._arrived, self._sent, self._failed = arrived, sent, failed
         self._transfers: list[Transfer] = []
         self._timer: simpy.Event | None = None
@@ -59,7 +60,10 @@ class Network:
         self._advance()
         at = self._access.index
         nodes = np.array([at[name] for name in plan.order], dtype=np.int64)
-        self._transfers.append(self._made(version, plan, at[source], nodes))
+        sites = self._access.site[np.append(nodes, at[source])]
+        transfer = self._kind(plan)(version, plan, at[source], nodes, sites, self._paths)
+        transfer.begin(self.env.now)
+        self._transfers.append(transfer)
         self._reallocate()
 
     def leave(self, name: str) -> None:
@@ -103,17 +107,8 @@ class Network:
 
     # ---- how transfers are made and fed, replaced by the chunk network ----------------------------
 
-    def _made(self, version: int, plan: BroadcastPlan, source: int, nodes: IntArray) -> Transfer:
-        grid = self._grid(source, nodes)
-        kind = StripedTransfer if plan.shares else TreeTransfer
-        return kind(
-            version, plan, source, nodes, self._pair_cap_bps[grid], self._latency_s[grid], self.env.now
-        )
-
-    def _grid(self, source: int, nodes: IntArray) -> tuple[IntArray, ...]:
-        """Index of the site pairs of [source, *nodes]."""
-        sites = self._access.site[np.append(source, nodes)]
-        return np.ix_(sites, sites)
+    def _kind(self, plan: BroadcastPlan) -> type[Transfer]:
+        return StripedTransfer if plan.shares else TreeTransfer
 
     def _share(self) -> None:
         share_links(self._transfers, self._access)
@@ -163,13 +158,17 @@ class Network:
         now = self.env.now
         for transfer in self._transfers:
             slack = SAME_MOMENT * (now - transfer.began_s) + 1e-9
+            together: dict[float, list[str]] = {}
             for position, delay in transfer.pop_complete(now, slack):
                 name = transfer.plan.order[position]
                 self._sent(name, transfer.version, 1.0)
-                timer = simpy.Timeout(self.env, delay, (name, transfer.version))
+                together.setdefault(delay, []).append(name)
+            for delay, names in together.items():
+                timer = simpy.Timeout(self.env, delay, (names, transfer.version))
                 timer.callbacks.append(self._announce)
         self._transfers = [transfer for transfer in self._transfers if transfer.active.any()]
 
     def _announce(self, event: simpy.Event) -> None:
-        name, version = event.value
-        self._arrived(name, version)
+        names, version = cast(tuple[list[str], int], event.value)
+        for name in names:
+            self._arrived(name, version)

@@ -38,9 +38,7 @@ def share_links(transfers: Sequence[Transfer], links: AccessLinks) -> None:
         _share_trees(trees, up, np.maximum(0.0, down), links)
 
 
-def _share_stripes(
-    striped: list[StripedTransfer], trees: list[TreeTransfer], links: AccessLinks
-) -> None:
+def _share_stripes(striped: list[StripedTransfer], trees: list[TreeTransfer], links: AccessLinks) -> None:
     alone = len(striped) == 1 and not trees
     senders, receivers = (None, None) if alone else _users(striped, trees, len(links.up))
     budgets = [float(links.up[striped[0].source])] if alone else _source_budgets(striped, trees, links)

@@ -16,7 +16,7 @@ BEHIND = 1e-7
 
 
 class LateReceivers:
-    """`who` (L,) are positions; `got` (N+1, L) how much of every stripe each has, the last row the direct part.
+    """`who` (L,) are positions, `got` (N+1, L) is how much of every stripe each has, last the direct part.
 
     `rate` is of `got` per second, `total` (L,) of the snapshot.
     """

@@ -21,10 +21,15 @@ IntArray = npt.NDArray[np.int64]
 
 
 class ChunkOrder(NamedTuple):
-    """Relayed chunks in the source's order, (K,): position of the relay in `plan.order`, how far the source is
-    when it has sent it (0 to 1), and what is left of the relay's stripe from this chunk on (1/n to 1)."""
+    """Relayed chunks in the source's order, (K,) each.
+
+    `relay`: position in `plan.order`, all different ones are `relays`; `sent_at`: how far the source is when
+    it has sent the chunk, 0 to 1; `left`: what the relay has still to pass on of its stripe when it begins
+    with the chunk, 1/n to 1.
+    """
 
     relay: IntArray
+    relays: IntArray
     sent_at: FloatArray
     left: FloatArray
 
@@ -41,19 +46,23 @@ def chunk_order(plan: BroadcastPlan) -> ChunkOrder:
     begins = np.cumsum(counts) - counts
     nth = np.empty(len(relay))
     nth[by_relay] = np.arange(len(relay)) - begins[relay[by_relay]]
-    return ChunkOrder(relay, sent_at, 1.0 - nth / counts[relay])
+    return ChunkOrder(relay, np.unique(relay), sent_at, 1.0 - nth / counts[relay])
 
 
 class Pipeline:
     """What has been: times (E,), how far heads were (E, N) and Q (E, N) at every event."""
 
-    def __init__(self, plan: BroadcastPlan, now: float) -> None:
+    def __init__(self, plan: BroadcastPlan) -> None:
         self._plan = plan
-        self._times = [now]
+        self._times: list[float] = []
         count = len(plan.order)
         self._heads = [np.zeros(count)]
         self.could = np.zeros(count)
         self._history = [self.could]
+
+    def begin(self, now: float) -> None:
+        """The source begins at run time `now`."""
+        self._times.append(now)
 
     def note(self, now: float, head: FloatArray, level: FloatArray, seconds: float) -> None:
         """`seconds` up to `now` went by in which relays could pass on `level` (N,) shares per second."""
@@ -83,12 +92,11 @@ class Pipeline:
     @staticmethod
     def _sent_s(order: ChunkOrder, times: FloatArray, heads: FloatArray) -> FloatArray:
         """(K,) when each chunk had left the source."""
-        relays = np.unique(order.relay)
-        used = heads[:, relays]
+        used = heads[:, order.relays]
         if (used.max(axis=1) - used.min(axis=1)).max() < 1e-6:
             return np.interp(order.sent_at, used[:, 0], times)
         sent = np.empty(len(order.relay))
-        for relay in relays.tolist():
+        for relay in order.relays.tolist():
             mine = order.relay == relay
             sent[mine] = np.interp(order.sent_at[mine], heads[:, relay], times)
         return sent

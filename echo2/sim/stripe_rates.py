@@ -28,9 +28,29 @@ def fastest_other(limit: FloatArray) -> FloatArray:
     return fastest
 
 
-def passing_levels(
-    alone: FloatArray, limit: FloatArray, active: BoolArray, relays: IntArray
-) -> FloatArray:
+def pair_limits(caps: FloatArray, sites: IntArray, relays: IntArray, shares: FloatArray) -> FloatArray:
+    """(N,) what pair caps allow each receiver in all: min over relays of cap / share, itself left out.
+
+    `caps` (S, S) are between sites, so of the relays at a site only the one with the largest share counts,
+    and for that one itself the second.
+    """
+    if not len(relays):
+        return np.full(len(sites), NEVER)
+    at = sites[relays]
+    order = np.lexsort((-shares, at))
+    at, ranked = at[order], shares[order]
+    begins = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
+    near, top = at[begins], ranked[begins]
+    limit: FloatArray = (caps[near] / top[:, None]).min(axis=0)[sites]
+    after = np.minimum(begins + 1, len(at) - 1)
+    second = np.where((after > begins) & (at[after] == near), ranked[after], 1.0 / NEVER)
+    among = caps[np.ix_(near, near)] / top[:, None]
+    np.fill_diagonal(among, caps[near, near] / second)
+    limit[relays[order[begins]]] = among.min(axis=0)
+    return limit
+
+
+def passing_levels(alone: FloatArray, limit: FloatArray, active: BoolArray, relays: IntArray) -> FloatArray:
     """(R,) what each relay can pass on to every receiver alike: its uplink `alone` shared by water-filling.
 
     A receiver takes at most its `limit` (N,), and none is served faster than the fastest can take.
@@ -41,8 +61,11 @@ def passing_levels(
 
 @dataclass(frozen=True)
 class Feed:
-    """What the source still has to send: `progress` and `caps` (R,) of the stripes with their `shares`, and of
-    the part sent to every receiver itself (`direct_share` > 0 while there is some left) with `limit` (N,)."""
+    """What the source has to send.
+
+    `progress`, `caps` and `shares` (R,) are of the stripes; `direct` is the progress of the part that every
+    receiver gets from the source itself, of `direct_share`, at most at its `limit` (N,).
+    """
 
     progress: FloatArray
     caps: FloatArray
@@ -52,24 +75,25 @@ class Feed:
     limit: FloatArray
 
     def rates(self, source: float) -> tuple[FloatArray, float]:
-        """(R,) and the direct part's: the least advanced first, equal ones alike, as the plan's order has it."""
-        rates = np.zeros(len(self.progress))
-        direct_rate = 0.0
-        todo, direct = self.progress < 1.0, self.direct_share > 0 and self.direct < 1.0
-        while source > 0 and (direct or todo.any()):
-            least = float(self.progress.min(initial=1.0, where=todo))
-            least = min(least, self.direct) if direct else least
-            now = todo & (self.progress <= least + BEHIND)
-            with_direct = direct and self.direct <= least + BEHIND
-            pace = self._filled(source, now, with_direct)
-            rates[now] = np.minimum(self.caps[now], pace)
-            spent = float((self.shares * rates)[now].sum())
-            if with_direct:
-                direct_rate = pace
-                spent += self.direct_share * float(np.minimum(self.limit, pace).sum())
-            source = source - spent if spent < source * (1.0 - 1e-9) else 0.0
-            todo, direct = todo & ~now, direct and not with_direct
-        return rates, direct_rate
+        """(R,) and the direct part's: the least advanced first, equal ones alike, as in the plan's order."""
+        direct = self.direct_share > 0 and self.direct < 1.0
+        # the direct part stands last
+        progress = np.append(self.progress, self.direct if direct else 1.0)
+        most = np.append(self.caps, self.limit.max())
+        full = np.append(self.shares * self.caps, self.direct_share * self.limit.sum())
+        order = np.argsort(progress, kind="stable")[: np.count_nonzero(progress < 1.0)]
+        used = np.cumsum(full[order])
+        rates = np.zeros(len(progress))
+        if not len(order) or used[-1] <= source:
+            rates[order] = most[order]
+            return rates[:-1], float(rates[-1])
+        # all before the one that takes the last of the source go at their most, its equals share the rest
+        last = progress[order[int(np.searchsorted(used, source))]]
+        ahead, equal = progress < last - BEHIND, np.abs(progress - last) <= BEHIND
+        rates[ahead] = most[ahead]
+        pace = self._filled(source - float(full[ahead].sum()), equal[:-1], direct and bool(equal[-1]))
+        rates[equal] = np.minimum(most[equal], pace)
+        return rates[:-1], float(rates[-1])
 
     def _filled(self, source: float, now: BoolArray, with_direct: bool) -> float:
         """The common pace that uses up `source`: sum of share x min(pace, cap) over what is fed."""
@@ -93,9 +117,7 @@ class Feed:
         return float(caps[k] - (filled[k] - source) / above[k])
 
 
-def downlink_left(
-    down: FloatArray, inflow: FloatArray, shares: FloatArray, relays: IntArray
-) -> FloatArray:
+def downlink_left(down: FloatArray, inflow: FloatArray, shares: FloatArray, relays: IntArray) -> FloatArray:
     """(R,) what relays' downlinks have for the source's flow: what other relays leave, at least a fair part.
 
     The source's chunk is served first, so a fair part of the downlink is its own; `inflow` (R,) is what each

@@ -25,9 +25,10 @@ from echo2.sim.stripe_rates import (
     NEVER,
     Feed,
     downlink_left,
+    pair_limits,
     passing_levels,
 )
-from echo2.sim.transfers import Transfer
+from echo2.sim.transfers import Paths, Transfer
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -39,16 +40,9 @@ class StripedTransfer(Transfer):
     """State of a striped broadcast; see the module's text. `direct`: how much of the direct part is sent."""
 
     def __init__(
-        self,
-        version: int,
-        plan: BroadcastPlan,
-        source: int,
-        nodes: IntArray,
-        pair_cap_bps: FloatArray,
-        latency_s: FloatArray,
-        now: float,
+        self, version: int, plan: BroadcastPlan, source: int, nodes: IntArray, sites: IntArray, paths: Paths
     ) -> None:
-        super().__init__(version, plan, source, nodes, pair_cap_bps, latency_s, now)
+        super().__init__(version, plan, source, nodes, sites, paths)
         count = len(nodes)
         self.shares = np.array(plan.shares, dtype=np.float64)
         self.direct_share = plan.direct_share
@@ -61,19 +55,23 @@ class StripedTransfer(Transfer):
         self._level = np.zeros(count)
         self._late = LateReceivers(count)
         self._into_s = np.zeros(count)
-        self._pipeline = Pipeline(plan, now)
+        self._pipeline = Pipeline(plan)
         self._through: FloatArray | None = None
         self._rewired = False
         self._rewire()
 
+    def begin(self, now: float) -> None:
+        """The transfer begins at run time `now`."""
+        super().begin(now)
+        self._pipeline.begin(now)
+
     def _rewire(self) -> None:
         """Relays, and what pair caps allow: min over stripes of cap / share, for heads and for receivers."""
         self.relays = np.flatnonzero(self.shares > 0)
-        shares, caps = self.shares[self.relays], self.pair_cap_bps[1:, 1:][self.relays]
-        limit = caps / shares[:, None]
-        limit[np.arange(len(self.relays)), self.relays] = np.inf
-        direct = self.pair_cap_bps[0, 1:]
-        self._cap_bps = limit.min(axis=0, initial=NEVER)
+        shares, sites = self.shares[self.relays], self.sites[:-1]
+        direct = self.paths.cap_bps[self.sites[-1], sites]
+        self._from_source_s = self.paths.latency_s[self.sites[-1], sites]
+        self._cap_bps = pair_limits(self.paths.cap_bps, sites, self.relays, shares)
         if self.direct_share > 0:
             self._cap_bps = np.minimum(self._cap_bps, direct / self.direct_share)
         self._head_cap_bps = direct[self.relays] / shares
@@ -212,7 +210,7 @@ class StripedTransfer(Transfer):
             # the order is not the plan's any more: one more chunk than the fluid
             chunk = self.chunk_bits / self.bits / np.maximum(self.shares, 1e-12)
             return self._pipeline.could + np.minimum(1.0, 1.0 - self.out + chunk)
-        return self._pipeline.through_at(self._into_s + self.latency_s[0, 1:])
+        return self._pipeline.through_at(self._into_s + self._from_source_s)
 
     def _left_s(self) -> tuple[FloatArray, FloatArray, float]:
         """Seconds until heads and outs (R,) and the direct part are through at the present rates."""
@@ -254,14 +252,12 @@ class StripedTransfer(Transfer):
             soonest = min(soonest, self._late.caught_up_s(np.append(self.out, self.direct), out_rate))
         at, rate = self.head[self.relays], self.head_rate[self.relays]
         open_ = at < 1.0
-        soonest = min(soonest, _meets((at - self.out[self.relays])[open_], (self._out_rates() - rate)[open_]))
+        gap, closing = at - self.out[self.relays], self.out_rate[self.relays] - rate
+        soonest = min(soonest, _meets(gap[open_], closing[open_]))
         if self.direct_share > 0:
             at, rate = np.append(at, self.direct), np.append(rate, self.direct_rate)
         order = np.argsort(at, kind="stable")
         return min(soonest, _meets(np.diff(at[order]), -np.diff(rate[order])))
-
-    def _out_rates(self) -> FloatArray:
-        return np.asarray(self.out_rate[self.relays], dtype=np.float64)
 
     def pop_complete(self, now: float, slack_s: float) -> list[tuple[int, float]]:
         """Receivers complete by `now + slack_s`, and the latency of the longest way to each."""
@@ -276,13 +272,15 @@ class StripedTransfer(Transfer):
 
     def _latency(self, done: IntArray) -> FloatArray:
         """(D,) one-way seconds of the last hop, the longest over relays and the source."""
-        relays = self.relays
-        ways = self.latency_s[np.ix_(relays + 1, done + 1)].copy()
-        ways[relays[:, None] == done[None, :]] = 0.0
-        last: FloatArray = ways.max(axis=0, initial=0.0)
-        if self.direct_share > 0:
-            last = np.maximum(last, self.latency_s[0, done + 1])
-        return last
+        to, relays = self.sites[done], self.relays
+        if self.direct_share > 0 or len(relays) == 1:
+            last = self._from_source_s[done]
+        else:
+            last = np.zeros(len(done))
+        if len(relays) > 1:
+            sites = np.flatnonzero(np.bincount(self.sites[relays]))
+            last = np.maximum(last, self.paths.latency_s[np.ix_(sites, to)].max(axis=0))
+        return np.asarray(last, dtype=np.float64)
 
     def remove(self, position: int) -> None:
         """A receiver is gone; what it has not passed on goes to the other relays in proportion."""

@@ -7,6 +7,7 @@ The other kinds are fluid stripes (`echo2.sim.stripes`) and whole chunks (`echo2
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,33 +22,37 @@ CAUGHT_UP = 1e-7
 STILL_BPS = 1e-9
 
 
+class Paths(NamedTuple):
+    """Between sites, (S, S) each, [sender, receiver]: what one edge carries and the one-way delay."""
+
+    cap_bps: FloatArray
+    latency_s: FloatArray
+
+
 class Transfer(ABC):
     """A broadcast under way. Positions follow `plan.order`; `nodes[i]` is the network's index of receiver i.
 
-    `pair_cap_bps` and `latency_s` are (N+1, N+1) between [source, *order], as measured levels. `active[i]`:
-    receiver i is still to be served.
+    `sites` (N+1,) are those of the receivers and, last, of the source (position -1), in the `paths` between
+    sites. `active[i]`: receiver i is still to be served.
     """
 
     def __init__(
-        self,
-        version: int,
-        plan: BroadcastPlan,
-        source: int,
-        nodes: IntArray,
-        pair_cap_bps: FloatArray,
-        latency_s: FloatArray,
-        now: float,
+        self, version: int, plan: BroadcastPlan, source: int, nodes: IntArray, sites: IntArray, paths: Paths
     ) -> None:
         self.version, self.plan, self.source, self.nodes = version, plan, source, nodes
-        self.pair_cap_bps, self.latency_s = pair_cap_bps, latency_s
+        self.sites, self.paths = sites, paths
         self.bits = 8.0 * plan.size_bytes
         self.chunk_bits = self.bits / max(1, plan.chunks)
-        self.began_s = now
         self.active = np.ones(len(nodes), dtype=bool)
+        self.began_s = 0.0
+
+    def begin(self, now: float) -> None:
+        """The transfer begins at run time `now`."""
+        self.began_s = now
 
     @abstractmethod
     def got(self, position: int) -> float:
-        """Share of the snapshot that a receiver has."""
+        """Share of the snapshot that has been sent to a receiver."""
 
     @abstractmethod
     def advance(self, now: float, seconds: float) -> None:
@@ -78,16 +83,9 @@ class TreeTransfer(Transfer):
     """
 
     def __init__(
-        self,
-        version: int,
-        plan: BroadcastPlan,
-        source: int,
-        nodes: IntArray,
-        pair_cap_bps: FloatArray,
-        latency_s: FloatArray,
-        now: float,
+        self, version: int, plan: BroadcastPlan, source: int, nodes: IntArray, sites: IntArray, paths: Paths
     ) -> None:
-        super().__init__(version, plan, source, nodes, pair_cap_bps, latency_s, now)
+        super().__init__(version, plan, source, nodes, sites, paths)
         count = len(nodes)
         self.have = np.zeros(count)
         self.rate_bps = np.zeros(count)
@@ -96,18 +94,18 @@ class TreeTransfer(Transfer):
         self._lost_bits: FloatArray | None = None
         self._idle = np.zeros(count, dtype=bool)
         # the last value is for the source, parent of the first
-        self._end_s = np.full(count + 1, float(now))
+        self._end_s = np.zeros(count + 1)
         self._rewire()
 
     def _rewire(self) -> None:
-        rows = np.arange(1, len(self.nodes) + 1)
-        self.edge_cap_bps = self.pair_cap_bps[self.parents + 1, rows]
-        self._edge_delay_s = self.latency_s[self.parents + 1, rows]
+        above, own = self.sites[self.parents], self.sites[:-1]
+        self.edge_cap_bps = self.paths.cap_bps[above, own]
+        self._edge_delay_s = self.paths.latency_s[above, own]
         self.senders = np.append(self.nodes, self.source)[self.parents]
         self._fed = self.parents != SOURCE
 
     def got(self, position: int) -> float:
-        """Share of the snapshot that a receiver has."""
+        """Share of the snapshot that has been sent to a receiver."""
         return float(self.have[position])
 
     def path_limits(self, rates_bps: FloatArray) -> FloatArray:
@@ -139,14 +137,18 @@ class TreeTransfer(Transfer):
         self._idle |= level & self._fed & (self.have < 1.0)
 
     def _bits_lost_at_start(self) -> FloatArray:
-        """(N,) bits that an edge does not carry because the first chunk has not reached its sender yet."""
-        chunk_s = (self.chunk_bits / np.maximum(self.edge_bps, 1.0)).tolist()
+        """(N,) bits that an edge does not carry because the first chunk has not reached its sender yet.
+
+        Through an edge that begins in an outage nothing comes for a while, neither as fluid nor in chunks.
+        """
+        safe = np.where(self.edge_bps > 0, self.edge_bps, np.inf)
+        chunk_s: list[float] = (self.chunk_bits / safe).tolist()
         delay_s: list[float] = self._edge_delay_s.tolist()
         starts = [0.0] * len(chunk_s)
         for i, parent in enumerate(self.parents.tolist()):
             if parent != SOURCE:
                 starts[i] = starts[parent] + chunk_s[parent] + delay_s[parent]
-        return self.edge_bps * np.array(starts)
+        return np.asarray(self.edge_bps * np.array(starts), dtype=np.float64)
 
     def next_event_s(self) -> float:
         """Seconds until a receiver is complete or catches up with its parent; inf if nothing moves."""
