@@ -23,8 +23,9 @@ from echo2.policy.facts import WorkerOffer
 from echo2.policy.generation import DecodeModel, TokenLengths, steady_rate
 from echo2.policy.links import LinkTable
 from echo2.policy.plan_types import PlanProblem
-from echo2.policy.planner import demand_for, settings_for, settle_run, steady_state
+from echo2.policy.planner import settings_for, settle_run
 from echo2.policy.provision import provision
+from echo2.policy.search import demand_for, steady_state
 from echo2.policy.settings import SchedulerSettings
 from echo2.sim.inputs import LearnerModel, SimWorker, WorldInputs
 from echo2.sim.run import simulate

@@ -1,20 +1,17 @@
 """The planner's answers in words: what binds, what one more worker or unit of S buys, the alternative.
 
-Each answer rests on a computation with the same rules as the plan. Called by `planner` only.
+Each answer rests on a computation with the same rules as the plan. Called by `planner` and `plan_view`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.plan_types import PlanProblem
 from echo2.policy.provision import PlanMemory, Provision
-
-if TYPE_CHECKING:
-    from echo2.policy.planner import Option
+from echo2.policy.search import Option, covered_at, overlap_options, steady_state
 
 BINDS = {
     "learner": "the learner itself: workers and links keep it busy",
@@ -61,7 +58,6 @@ def _strictly_on_policy(utilisation: float, smallest: int | None) -> str:
 
 def one_more_worker(problem: PlanProblem, best: Option) -> str:
     """What the next-best worker would change."""
-    from echo2.policy.planner import steady_state
 
     chosen = set(best.result.activation.chosen)
     outside = [offer for offer in problem.offers if offer.worker_id not in chosen]
@@ -89,7 +85,6 @@ def one_more_worker(problem: PlanProblem, best: Option) -> str:
 
 def one_more_staleness(problem: PlanProblem, best: Option, memory: PlanMemory) -> str:
     """What S + 1 would change."""
-    from echo2.policy.planner import overlap_options
 
     later = replace(problem, staleness_bound=problem.staleness_bound + 1, publish_period=0)
     periods = (best.kappa, best.kappa + 1)
@@ -166,7 +161,6 @@ def why_infeasible(
 
 def _what_would_do(problem: PlanProblem, memory: PlanMemory) -> Iterator[str]:
     """The smallest power of two by which smaller snapshots, faster links or a slower learner would do."""
-    from echo2.policy.planner import covered_at
 
     S = max(1, problem.staleness_bound)
     for factor in (2, 4, 8, 16, 32, 64):

@@ -2,68 +2,37 @@
 
 Called by `echo2 plan` before anything is rented, and by `simulate` and the live runtime to settle what the
 configuration leaves open. It uses the scheduler's own rule (`provision`, `serial`), so the run starts as
-planned. The answers in words are made by `explain`.
+planned. The search is in `search`, the answers in words are made by `explain`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 from echo2.errors import InfeasibleError, UserError
 from echo2.policy import explain
-from echo2.policy.broadcast import BroadcastPlan, fluid_bound_s
-from echo2.policy.capacity import (
-    check_publish_period,
-    safety_margin,
-    upper_bound_steps_per_s,
-    worst_lag,
-)
-from echo2.policy.facts import WorkerOffer
-from echo2.policy.plan_types import PlannedWorkers, PlanProblem, RunPlan
-from echo2.policy.provision import Demand, PlanMemory, Provision, provision
-from echo2.policy.serial import provision_serial, serial_rates
+from echo2.policy.capacity import check_publish_period
+from echo2.policy.plan_types import PlanProblem, RunPlan
+from echo2.policy.plan_view import run_plan
+from echo2.policy.provision import PlanMemory
+from echo2.policy.search import Option, final, overlap_options, serial_options, smallest_feasible
 from echo2.policy.settings import SchedulerSettings
-from echo2.policy.steady import SteadyProblem, SteadyState, WorkerGroup, predict
 
-LARGEST_S = 4096
-LARGEST_PREDICTED_S = 24
-BUSY = 0.95
-SEARCHED = ("star", "stripes", "regional")
-MARGIN_TRIES = 2
 BEST_EFFORT_HINT = "or accept an idle learner with best_effort = true in [run]"
-
-
-@dataclass(frozen=True)
-class Option:
-    """One publication period, provisioned and predicted. USD per step decides between them."""
-
-    kappa: int
-    result: Provision
-    steady: SteadyState
-    step_cost_usd: float
-    cost_split_usd: dict[str, float]
-
-    @property
-    def feasible(self) -> bool:
-        """The rate is covered, snapshots do not queue, and the learner is predicted to be busy (`BUSY`)."""
-        busy = self.steady.learner_utilisation >= BUSY
-        return self.result.feasible and not self.result.queues and busy
 
 
 def plan_run(problem: PlanProblem) -> RunPlan:
     """Plan a run. UserError for an impossible question, InfeasibleError with what would make it work."""
     memory = PlanMemory()
     options, good = _search(problem, memory)
-    smallest = _smallest_feasible(problem, memory, bool(good))
+    smallest = smallest_feasible(problem, memory, bool(good))
     if not good and not (problem.best_effort or problem.staleness_bound == 0):
         raise _infeasible(problem, options, smallest, memory)
     if not good:
-        good = options = _serial_options(problem, memory)
+        good = options = serial_options(problem, memory)
     best = _cheapest(problem, good, memory)
     words = tuple(explain.answers(problem, best, options, smallest, memory))
-    return _run_plan(problem, best, options, smallest, words, memory)
+    return run_plan(problem, best, options, smallest, words, memory)
 
 
 def settle_run(problem: PlanProblem) -> tuple[RunPlan, bool]:
@@ -73,9 +42,9 @@ def settle_run(problem: PlanProblem) -> tuple[RunPlan, bool]:
     """
     memory = PlanMemory()
     _, good = _search(problem, memory)
-    chosen = good or _serial_options(problem, memory)
+    chosen = good or serial_options(problem, memory)
     best = _cheapest(problem, chosen, memory)
-    return _run_plan(problem, best, good or chosen, None, (), memory), bool(good)
+    return run_plan(problem, best, good or chosen, None, (), memory), bool(good)
 
 
 def _search(problem: PlanProblem, memory: PlanMemory) -> tuple[list[Option], list[Option]]:
@@ -90,7 +59,7 @@ def _search(problem: PlanProblem, memory: PlanMemory) -> tuple[list[Option], lis
 
 def _cheapest(problem: PlanProblem, options: Sequence[Option], memory: PlanMemory) -> Option:
     best = min(options, key=lambda option: (option.step_cost_usd, option.kappa))
-    return _final(problem, best, memory)
+    return final(problem, best, memory)
 
 
 def settings_for(problem: PlanProblem, plan: RunPlan) -> SchedulerSettings:
@@ -116,243 +85,6 @@ def settings_for(problem: PlanProblem, plan: RunPlan) -> SchedulerSettings:
     )
 
 
-def demand_for(problem: PlanProblem, kappa: int) -> Demand:
-    """The provisioning rule's question for one publication period."""
-    return Demand(
-        staleness_bound=problem.staleness_bound,
-        publish_period=kappa,
-        rollouts_per_step=problem.rollouts_per_step,
-        train_s=problem.train_s,
-        snapshot_bytes=problem.snapshot_bytes,
-        swap_pause_s=problem.swap_pause_s,
-        reading=problem.reading,
-        margin=problem.margin or default_margin(problem, kappa),
-        learner_usd_per_h=problem.learner_usd_per_h,
-    )
-
-
-def default_margin(problem: PlanProblem, kappa: int) -> float:
-    """Safety margin from the variance of lengths and step times and from preemptions (`capacity`)."""
-    offers = problem.offers
-    count = len(offers)
-    return safety_margin(
-        rate_cv=problem.train_cv,
-        batch_rollouts=kappa * problem.rollouts_per_step,
-        length_cv=problem.lengths.cv,
-        preemptions_per_h=sum(offer.preemptions_per_h for offer in offers) / count,
-        restart_s=sum(offer.startup_s for offer in offers) / count,
-        workers=count,
-    )
-
-
-def kappa_choices(problem: PlanProblem, S: int) -> list[int]:
-    """Publication periods worth trying at S: all while they are few, else a spread that ends at S."""
-    if problem.publish_period:
-        return [problem.publish_period]
-    if S <= 1:
-        return [1]
-    if S <= 12:
-        return list(range(1, S + 1))
-    spread = {1, 2, 3, 4, 6, 8, 12, S // 4, S // 3, S // 2, 2 * S // 3, 3 * S // 4, S - 4, S - 2, S - 1, S}
-    return sorted(kappa for kappa in spread if 1 <= kappa <= S)
-
-
-def overlap_options(
-    problem: PlanProblem, memory: PlanMemory, wanted: int = 2, periods: Sequence[int] = ()
-) -> list[Option]:
-    """The cheapest publication periods, provisioned to keep the learner busy and predicted. None at S = 0.
-
-    Branch and bound: a period cannot cost less than its workers do with a learner that never idles, so
-    periods are predicted in the order of that bound until `wanted` feasible ones undercut the next bound.
-    """
-    if problem.staleness_bound == 0:
-        return []
-    first = [
-        _provisioned(problem, demand_for(problem, kappa), memory)
-        for kappa in periods or kappa_choices(problem, problem.staleness_bound)
-    ]
-    first.sort(key=lambda r: (not r.feasible or r.queues, _least_step_usd(problem, r)))
-    options: list[Option] = []
-    for result in first:
-        good = sorted(option.step_cost_usd for option in options if option.feasible)
-        hopeless = not result.feasible or result.queues
-        if options and hopeless:
-            break
-        if len(good) >= wanted and good[wanted - 1] <= _least_step_usd(problem, result):
-            break
-        options.append(_overlap_option(problem, result, memory))
-    return options
-
-
-def _provisioned(problem: PlanProblem, demand: Demand, memory: PlanMemory) -> Provision:
-    """Provisioned with the topologies that nearly always win; the plan that is returned tries all."""
-    topologies = problem.topologies or SEARCHED
-    return provision(problem.offers, problem.links, demand, problem.activation, topologies, memory)
-
-
-def _final(problem: PlanProblem, option: Option, memory: PlanMemory) -> Option:
-    """The option as the scheduler will provision it, with every topology tried."""
-    if option.result.regime == "serial":
-        return option
-    demand, rule = option.result.demand, problem.activation
-    result = provision(problem.offers, problem.links, demand, rule, problem.topologies, memory)
-    return _priced(problem, result) if result.feasible else option
-
-
-def _least_step_usd(problem: PlanProblem, result: Provision) -> float:
-    """USD a step if the learner never idled."""
-    chosen = set(result.activation.chosen)
-    hourly = sum(o.price_usd_per_h for o in problem.offers if o.worker_id in chosen)
-    hourly += problem.learner_usd_per_h
-    egress = result.plan.egress_usd / result.demand.publish_period
-    return hourly * problem.train_s / 3600.0 + egress
-
-
-def _overlap_option(problem: PlanProblem, result: Provision, memory: PlanMemory) -> Option:
-    """Predict; where the learner still idles, ask for more workers until it does not or the pool ends.
-
-    The rule counts a worker by the share of time its gate is open, which is a mean: where the gate closes
-    often, the batch also waits for its slowest rollouts, and only the prediction sees that.
-    """
-    best = _priced(problem, result)
-    for _ in range(MARGIN_TRIES):
-        if not result.feasible or result.queues or best.feasible or problem.margin:
-            break
-        more = min(1.5, 1.05 * BUSY / max(best.steady.learner_utilisation, 0.1))
-        result = _provisioned(problem, replace(result.demand, margin=result.demand.margin * more), memory)
-        if not result.feasible:
-            break
-        option = _priced(problem, result)
-        if option.steady.learner_utilisation < best.steady.learner_utilisation + 0.005:
-            break
-        best = option
-    return best
-
-
-def _serial_options(problem: PlanProblem, memory: PlanMemory) -> list[Option]:
-    """Where the learner cannot be kept busy: as many workers, in price order, as give least USD per step."""
-    choices = kappa_choices(problem, problem.staleness_bound)
-    return [_serial_option(problem, kappa, memory) for kappa in {choices[0], choices[-1]}]
-
-
-def _serial_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Option:
-    demand = demand_for(problem, kappa)
-    best: Option | None = None
-    worse = 0
-    for rate in serial_rates(problem.offers, problem.activation):
-        result = provision_serial(
-            problem.offers,
-            problem.links,
-            demand,
-            problem.learner_usd_per_h,
-            problem.activation,
-            problem.topologies,
-            memory,
-            rate,
-        )
-        option = _priced(problem, result)
-        if best is None or option.step_cost_usd < best.step_cost_usd:
-            best, worse = option, 0
-        else:
-            worse += 1
-        # The price per step falls, then rises with the number of workers.
-        if worse == 3:
-            break
-    assert best is not None
-    return best
-
-
-def steady_state(problem: PlanProblem, kappa: int, result: Provision) -> SteadyState:
-    """What the chosen workers settle to."""
-    by_id = {offer.worker_id: offer for offer in problem.offers}
-    alike: dict[tuple[Any, ...], list[WorkerOffer]] = {}
-    for name in result.activation.chosen:
-        offer = by_id[name]
-        seconds = result.broadcast_s[name]
-        # Within 2 % the snapshot arrives "together": fewer classes, same course.
-        bucket = round(50.0 * (1.0 + seconds) / (1.0 + result.plan.time_s))
-        alike.setdefault((problem.decode[name], offer.slots, bucket), []).append(offer)
-    if not alike:
-        return SteadyState(0.0, 0.0, 0.0, "rollouts", 0.0, 0, float("inf"), 0.0)
-    groups = []
-    for (decode, slots, _), offers in alike.items():
-        mean_s = sum(result.broadcast_s[offer.worker_id] for offer in offers) / len(offers)
-        up = sum(result.effects[offer.worker_id].up_share for offer in offers) / len(offers)
-        groups.append(WorkerGroup(len(offers), decode, slots, mean_s, up))
-    return predict(
-        SteadyProblem(
-            S=problem.staleness_bound,
-            kappa=kappa,
-            B=problem.rollouts_per_step,
-            G=problem.group_size,
-            train_s=problem.train_s,
-            workers=tuple(groups),
-            lengths=problem.lengths,
-            prompt_tokens=problem.prompt_tokens,
-            swap_pause_s=problem.swap_pause_s,
-            reading=problem.reading,
-        )
-    )
-
-
-def _priced(problem: PlanProblem, result: Provision) -> Option:
-    kappa = result.demand.publish_period
-    steady = steady_state(problem, kappa, result)
-    step_s = 1.0 / steady.steps_per_s if steady.steps_per_s > 0 else float("inf")
-    by_id = {offer.worker_id: offer for offer in problem.offers}
-    hourly = sum(by_id[name].price_usd_per_h for name in result.activation.chosen)
-    split = {
-        "learner": problem.learner_usd_per_h * step_s / 3600.0,
-        "workers": hourly * step_s / 3600.0,
-        "egress": result.plan.egress_usd / kappa,
-    }
-    return Option(kappa, result, steady, sum(split.values()), split)
-
-
-def covered_at(problem: PlanProblem, S: int, memory: PlanMemory) -> Provision | None:
-    """By the rule alone: the shortest period at which the pool covers the need at S, if there is one."""
-    at = replace(problem, staleness_bound=S, publish_period=0)
-    for kappa in kappa_choices(at, S):
-        result = _provisioned(at, demand_for(at, kappa), memory)
-        if result.feasible and not result.queues:
-            return result
-    return None
-
-
-def _predicted_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
-    """Whether the shortest possible period is predicted to keep the learner busy at S."""
-    covered = covered_at(problem, S, memory)
-    if covered is None:
-        return False
-    # So far up the broadcast dominates, and predicting thousands of steps would say nothing new.
-    if S > LARGEST_PREDICTED_S:
-        return True
-    at = replace(problem, staleness_bound=S, publish_period=0)
-    return _overlap_option(at, covered, memory).feasible
-
-
-def _smallest_feasible(problem: PlanProblem, memory: PlanMemory, known_feasible: bool) -> int | None:
-    """The smallest S >= 1 at which the pool keeps the learner busy; None if no S does (to 4,096).
-
-    The rule finds where to look (it is monotone in S), the prediction confirms.
-    """
-    high = max(1, problem.staleness_bound)
-    low = 0
-    while not covered_at(problem, high, memory):
-        if high >= LARGEST_S:
-            return None
-        low, high = high, min(LARGEST_S, 2 * high + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if covered_at(problem, middle, memory) else (middle, high)
-    low = high - 1
-    high = problem.staleness_bound if known_feasible else high + max(4, high // 4)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _predicted_at(problem, middle, memory) else (middle, high)
-    return high
-
-
 def _infeasible(
     problem: PlanProblem, options: Sequence[Option], smallest: int | None, memory: PlanMemory
 ) -> InfeasibleError:
@@ -367,139 +99,3 @@ def _infeasible(
         mu_available=nearest.result.activation.rate,
         remedies=remedies,
     )
-
-
-def _run_plan(
-    problem: PlanProblem,
-    best: Option,
-    options: Sequence[Option],
-    smallest: int | None,
-    words: tuple[str, ...],
-    memory: PlanMemory,
-) -> RunPlan:
-    result, steady = best.result, best.steady
-    demand, activation = result.demand, result.activation
-    by_id = {offer.worker_id: offer for offer in problem.offers}
-    chosen = [by_id[name] for name in activation.chosen]
-    bound, _ = upper_bound(problem, chosen)
-    return RunPlan(
-        S=problem.staleness_bound,
-        kappa=best.kappa,
-        smallest_feasible_S=smallest,
-        regime=result.regime,
-        mu_needed=demand.rollouts_per_s,
-        mu_active=sum(result.effects[name].rollouts_per_s for name in activation.chosen),
-        margin=demand.margin,
-        learner_utilisation=steady.learner_utilisation,
-        steps_per_s=steady.steps_per_s,
-        upper_bound_steps_per_s=bound,
-        binding=steady.binding,
-        worst_lag=_worst_lag(problem, best, chosen),
-        step_cost_usd=best.step_cost_usd,
-        cost_split_usd=best.cost_split_usd,
-        t_bcast_s=result.plan.time_s,
-        broadcast=_broadcast_json(problem, result, chosen, memory),
-        activation={
-            "cost_usd_per_h": activation.cost_usd_per_h,
-            "bound_usd_per_h": activation.bound_usd_per_h,
-            "ratio": activation.ratio,
-            "method": activation.method,
-            "baseline_all_on_usd_per_h": sum(offer.price_usd_per_h for offer in problem.offers),
-            "converged": result.converged,
-            "note": result.note,
-        },
-        workers=_by_pool(problem, result),
-        chosen=activation.chosen,
-        answers=words,
-        considered=tuple(_considered(option) for option in options),
-    )
-
-
-def upper_bound(problem: PlanProblem, chosen: Sequence[WorkerOffer]) -> tuple[float, str]:
-    """Steps/s no run with these workers can exceed, and the term (design section 3)."""
-    fastest = min(problem.links.solo_s(offer, problem.snapshot_bytes) for offer in chosen)
-    shortest = float(problem.lengths.quantile(0.0)) * min(
-        problem.decode[offer.worker_id].step_s(1, problem.prompt_tokens) for offer in chosen
-    )
-    rate = sum(offer.rollouts_per_s for offer in chosen)
-    return upper_bound_steps_per_s(
-        problem.staleness_bound, problem.rollouts_per_step, problem.train_s, rate, fastest, shortest
-    )
-
-
-def _worst_lag(problem: PlanProblem, best: Option, chosen: Sequence[WorkerOffer]) -> int:
-    """floor(kappa + b + g + q) over the chosen workers, with q = 0; the gate cuts it at S."""
-    return max(
-        worst_lag(
-            best.kappa,
-            best.result.broadcast_s[offer.worker_id] / problem.train_s,
-            offer.group_s / problem.train_s,
-            0.0,
-        )
-        for offer in chosen
-    )
-
-
-def _broadcast_json(
-    problem: PlanProblem, result: Provision, chosen: Sequence[WorkerOffer], memory: PlanMemory
-) -> dict[str, Any]:
-    plan: BroadcastPlan = result.plan
-    plans = memory.candidates(chosen, problem.links, problem.snapshot_bytes)
-    star = next((p for p in plans if p.topology == "star"), plan)
-    return {
-        "topology": plan.name,
-        "time_s": plan.time_s,
-        "mean_s": plan.mean_s,
-        "bound_s": plan.bound_s or fluid_bound_s(problem.links.problem(list(chosen), plan.size_bytes)),
-        "ratio": plan.ratio,
-        "egress_usd": plan.egress_usd,
-        "chunks": plan.chunks,
-        "size_bytes": plan.size_bytes,
-        "baseline_star_s": star.time_s,
-        "baseline_star_egress_usd": star.egress_usd,
-        "reason": result.plan_reason,
-    }
-
-
-def _by_pool(problem: PlanProblem, result: Provision) -> tuple[PlannedWorkers, ...]:
-    chosen = set(result.activation.chosen)
-    reasons = dict(result.activation.reasons)
-    rows = []
-    pools: dict[str, list[WorkerOffer]] = {}
-    for offer in problem.offers:
-        pools.setdefault(offer.pool, []).append(offer)
-    for pool, offers in pools.items():
-        on = [offer for offer in offers if offer.worker_id in chosen]
-        shown = on or offers
-        first = shown[0]
-        names = [offer.worker_id for offer in shown]
-        count = len(shown)
-        rows.append(
-            PlannedWorkers(
-                pool=pool,
-                gpu=first.gpu,
-                site=first.site,
-                on_offer=len(offers),
-                active=len(on),
-                price_usd_per_h=sum(offer.price_usd_per_h for offer in shown) / count,
-                egress_usd_per_h=sum(result.egress_usd_per_h.get(name, 0.0) for name in names) / count,
-                rollouts_per_s=sum(offer.rollouts_per_s for offer in shown) / count,
-                effective_rollouts_per_s=sum(result.effects[n].rollouts_per_s for n in names) / count,
-                t_bcast_s=max(result.broadcast_s[name] for name in names),
-                reason=reasons.get(first.worker_id) if on else explain.why_not(first, result),  # type: ignore[arg-type]
-            )
-        )
-    return tuple(rows)
-
-
-def _considered(option: Option) -> dict[str, Any]:
-    activation = option.result.activation
-    return {
-        "kappa": option.kappa,
-        "feasible": option.result.feasible,
-        "workers": len(activation.chosen),
-        "topology": option.result.plan.name,
-        "t_bcast_s": option.result.plan.time_s,
-        "learner_utilisation": option.steady.learner_utilisation,
-        "step_cost_usd": option.step_cost_usd,
-    }
