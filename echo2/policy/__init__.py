@@ -4,7 +4,7 @@ Where a question is decided:
 
 | question | file |
 |---|---|
-| which workers are rented and stopped | `roster` (a running run), `provision`, `serial` (its start), `activation/` |
+| which workers are rented and stopped | `roster`; at the start `provision`, `serial`, `activation/` |
 | which worker generates the next prompt | `dispatch` |
 | whether a rollout may start, is trained, is dropped | `staleness` |
 | who gets a snapshot, from whom, until when | `publication`, `broadcast/` |

@@ -14,6 +14,7 @@ proportion to the shares; plain per-flow fairness then needs longer than predict
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,11 +41,15 @@ class Stripes:
 
 def stripes(problem: BroadcastProblem, rules: ChunkRules) -> Stripes:
     """The split that makes the last receiver earliest, to 0.2 %, in fewest chunks. Needs two receivers."""
-    tried = [
-        _Split(problem, relays, int(chunks), rules.overhead_s).solve()
-        for relays in _relay_sets(problem)
-        for chunks in rules.counts(problem.size_bytes, CHUNK_SIZES)
-    ]
+    tried: list[Stripes] = []
+    worst_s = math.inf
+    for relays in _relay_sets(problem):
+        for chunks in sorted(rules.counts(problem.size_bytes, CHUNK_SIZES), reverse=True):
+            split = _Split(problem, relays, int(chunks), rules.overhead_s).solve(worst_s)
+            if split is not None:
+                tried.append(split)
+                # What is slower than this could not be chosen below: most sizes end at the first look.
+                worst_s = min(worst_s, float(split.receiver_s.max()) * (1 + 4 * EQUAL))
     limit = min(split.receiver_s.max() for split in tried) * (1 + EQUAL)
     near = [split for split in tried if split.receiver_s.max() <= limit]
     # ten times the chunks for a thousandth of the time is a bad trade: each is hashed, named and tracked
@@ -96,11 +101,13 @@ class _Split:
         own: FloatArray = self.problem.bits / takes + self.start + 2 * (self.bits / takes + self.overhead)
         return own
 
-    def solve(self) -> Stripes:
-        """The least feasible `tau` by bisection, and the split that meets it."""
-        low, high = self.source_s, 2 * self.source_s
+    def solve(self, worst_s: float = math.inf) -> Stripes | None:
+        """The least feasible `tau` by bisection and the split that meets it; None if it is over `worst_s`."""
+        low, high = self.source_s, min(2 * self.source_s, worst_s)
         while (found := self._chunks_by(high)) is None:
-            low, high = high, 2 * high
+            if high >= worst_s:
+                return None
+            low, high = high, min(2 * high, worst_s)
         while high - low > TOLERANCE * high:
             middle = (low + high) / 2
             tried = self._chunks_by(middle)
