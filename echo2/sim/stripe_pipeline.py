@@ -21,15 +21,16 @@ IntArray = npt.NDArray[np.int64]
 
 
 class ChunkOrder(NamedTuple):
-    """Relayed chunks in the source's order, (K,) each.
+    """Relayed chunks by relay and, of each relay, in the source's order, (K,) each.
 
-    `relay`: position in `plan.order`, all different ones are `relays`; `sent_at`: how far the source is when
-    it has sent the chunk, 0 to 1; `left`: what the relay has still to pass on of its stripe when it begins
-    with the chunk, 1/n to 1.
+    `relay`: position in `plan.order`; `relays`: all different ones, whose chunks begin at `begins`;
+    `sent_at`: how far the source is when it has sent the chunk, 0 to 1; `left`: what the relay has still to
+    pass on of its stripe when it begins with the chunk, 1/n to 1.
     """
 
     relay: IntArray
     relays: IntArray
+    begins: IntArray
     sent_at: FloatArray
     left: FloatArray
 
@@ -40,13 +41,11 @@ def chunk_order(plan: BroadcastPlan) -> ChunkOrder:
     relay = np.array(chunk_relays(plan), dtype=np.int64)
     ends = np.cumsum(np.where(relay < 0, len(plan.order), 1))
     relayed = relay >= 0
-    sent_at, relay = ends[relayed] / ends[-1], relay[relayed]
-    by_relay = np.argsort(relay, kind="stable")
-    counts = np.bincount(relay, minlength=len(plan.order))
-    begins = np.cumsum(counts) - counts
-    nth = np.empty(len(relay))
-    nth[by_relay] = np.arange(len(relay)) - begins[relay[by_relay]]
-    return ChunkOrder(relay, np.unique(relay), sent_at, 1.0 - nth / counts[relay])
+    by_relay = np.flatnonzero(relayed)[np.argsort(relay[relayed], kind="stable")]
+    relay, sent_at = relay[by_relay], ends[by_relay] / ends[-1]
+    relays, begins, counts = np.unique(relay, return_index=True, return_counts=True)
+    nth = np.arange(len(relay)) - np.repeat(begins, counts)
+    return ChunkOrder(relay, relays, begins, sent_at, 1.0 - nth / np.repeat(counts, counts))
 
 
 class Pipeline:
@@ -81,18 +80,20 @@ class Pipeline:
         arrives = self._sent_s(order, times, heads) + later_s[order.relay]
         at = np.clip(np.searchsorted(times, arrives, side="right"), 1, len(times) - 1)
         could = np.array(self._history)
-        before, after = could[at - 1, order.relay], could[at, order.relay]
-        span = np.maximum(times[at] - times[at - 1], 1e-12)
         # past the last event it goes on as it went
-        then = before + (after - before) * (arrives - times[at - 1]) / span
+        pace = np.diff(could, axis=0) / np.maximum(np.diff(times), 1e-12)[:, None]
+        then = could[at - 1, order.relay] + pace[at - 1, order.relay] * (arrives - times[at - 1])
         through = np.zeros_like(self.could)
-        np.maximum.at(through, order.relay, then + order.left)
+        if len(order.relays):
+            through[order.relays] = np.maximum.reduceat(then + order.left, order.begins)
         return through
 
     @staticmethod
     def _sent_s(order: ChunkOrder, times: FloatArray, heads: FloatArray) -> FloatArray:
         """(K,) when each chunk had left the source."""
         used = heads[:, order.relays]
+        if not len(order.relays):
+            return order.sent_at
         if (used.max(axis=1) - used.min(axis=1)).max() < 1e-6:
             return np.interp(order.sent_at, used[:, 0], times)
         sent = np.empty(len(order.relay))
