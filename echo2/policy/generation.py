@@ -73,7 +73,8 @@ class TokenLengths:
         below = np.where(index > 0, self._cumulative[index - 1], 0.0)
         width = np.maximum(self._cumulative[index] - below, 1e-300)
         inside = np.clip((at - below) / width, 0.0, 1.0)
-        return self.lo[index] + inside * (self.hi[index] - self.lo[index])
+        tokens: FloatArray = self.lo[index] + inside * (self.hi[index] - self.lo[index])
+        return tokens
 
     def longest_of(self, count: int) -> float:
         """Expected length in tokens of the longest of `count` independent rollouts."""
@@ -84,7 +85,8 @@ class TokenLengths:
 
     def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
         """`count` independent lengths, whole tokens, at least 1."""
-        return np.maximum(1.0, np.rint(self.quantile(rng.random(count))))
+        whole: FloatArray = np.maximum(1.0, np.rint(self.quantile(rng.random(count))))
+        return whole
 
     def truncated(self, max_tokens: float) -> TokenLengths:
         """The same population cut at `max_tokens` (generation stops there, it is not redrawn)."""

@@ -209,7 +209,8 @@ class StripedTransfer(Transfer):
         if self._rewired:
             # the order is not the plan's any more: one more chunk than the fluid
             chunk = self.chunk_bits / self.bits / np.maximum(self.shares, 1e-12)
-            return self._pipeline.could + np.minimum(1.0, 1.0 - self.out + chunk)
+            last: FloatArray = self._pipeline.could + np.minimum(1.0, 1.0 - self.out + chunk)
+            return last
         return self._pipeline.through_at(self._into_s + self._from_source_s)
 
     def _left_s(self) -> tuple[FloatArray, FloatArray, float]:

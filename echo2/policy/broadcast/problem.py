@@ -127,7 +127,8 @@ class BroadcastProblem:
     def edge_cap(self) -> FloatArray:
         """(N+1, N+1) bit/s of an edge alone: least of pair cap, sender's uplink, receiver's downlink."""
         ends = np.minimum(self.uplink[:, None], self.downlink[None, :])
-        return np.minimum(self.pair_cap, ends)
+        cap: FloatArray = np.minimum(self.pair_cap, ends)
+        return cap
 
     @cached_property
     def delay(self) -> FloatArray:
@@ -160,7 +161,8 @@ def flow_cap_bps(
     rtt = np.asarray(rtt_s, dtype=np.float64)
     positive = np.where(rtt > 0, rtt, 1.0)
     window = np.where(rtt > 0, streams * window_bytes * 8.0 / positive, np.inf)
-    return np.minimum(np.asarray(capacity_bps, dtype=np.float64), window)
+    cap: FloatArray = np.minimum(np.asarray(capacity_bps, dtype=np.float64), window)
+    return cap
 
 
 def _check_peer(peer: Peer) -> None:

@@ -68,7 +68,7 @@ def edge_rates(problem: BroadcastProblem, parent: IntArray) -> FloatArray:
     alone = problem.edge_cap[above, child]
     siblings = np.bincount(above, minlength=len(parent))
     fair = problem.uplink[above] / siblings[above]
-    rate = np.concatenate([[np.inf], np.minimum(alone, fair)])
+    rate: FloatArray = np.concatenate([[np.inf], np.minimum(alone, fair)])
     spare = np.bincount(above, weights=np.where(alone < fair, fair - alone, 0.0), minlength=len(parent))
     for node in np.flatnonzero((spare > 0) & (siblings > 1)):
         kids = child[above == node]

