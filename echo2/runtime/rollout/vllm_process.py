@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from importlib.metadata import PackageNotFoundError, version
+from threading import Thread
 from typing import Any
 
 END_S = 6.0
@@ -20,6 +22,9 @@ ON_CPU = {
     "TORCHDYNAMO_DISABLE": "1",  # else the first rollout waits for a compilation
 }
 
+OWNER = "ECHO2_ENGINE_OWNER"
+"""Environment variable with the process id of the engine's owner, for `end_with_owner`."""
+
 
 def prepare_environment() -> bool:
     """Set what vLLM reads at import and hands to its processes; True when it will run on the CPU.
@@ -29,6 +34,7 @@ def prepare_environment() -> bool:
     on_cpu = _is_cpu_build()
     for name, value in (ALWAYS | (ON_CPU if on_cpu else {})).items():
         os.environ.setdefault(name, value)
+    os.environ[OWNER] = str(os.getpid())
     return on_cpu
 
 
@@ -54,6 +60,28 @@ def end_processes(processes: list[Any]) -> None:
     for process in left:
         process.kill()  # psutil checks the creation time: never another process with a reused id
     psutil.wait_procs(left, timeout=END_S)
+
+
+def end_with_owner(every_s: float = 1.0) -> None:
+    """In a vLLM worker: end this process soon after the engine's owner is gone, however that ended.
+
+    vLLM's engine core outlives a killed owner, but not its workers.
+    """
+    owner = os.environ.get(OWNER)
+    if owner is not None:
+        Thread(target=_watch, args=(int(owner), every_s), daemon=True, name="echo2-owner").start()
+
+
+def _watch(owner: int, every_s: float) -> None:
+    import psutil
+
+    try:
+        process = psutil.Process(owner)
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(every_s)
+    except psutil.NoSuchProcess:
+        pass
+    os._exit(1)
 
 
 def _is_cpu_build() -> bool:
