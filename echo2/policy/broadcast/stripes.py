@@ -25,8 +25,9 @@ from echo2.policy.broadcast.timing import ChunkRules
 CHUNK_SIZES = 9
 HEADROOM = 1.25
 EQUAL = 0.002
+NEAR = 0.97
 NO_TIME = 1e-200
-TOLERANCE = 1e-7
+TOLERANCE = 3e-5
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,10 @@ class _Split:
             if high >= worst_s:
                 return None
             low, high = high, min(2 * high, worst_s)
+        # Chunk sizes differ by little: most answers lie just below the worst one that would still do.
+        near = max(low, NEAR * high)
+        if math.isfinite(worst_s) and (tried := self._chunks_by(near)) is None:
+            low = near
         while high - low > TOLERANCE * high:
             middle = (low + high) / 2
             tried = self._chunks_by(middle)

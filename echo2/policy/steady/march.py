@@ -18,7 +18,7 @@ from echo2.policy.steady.fluid import FluidWorkers, LengthBins
 from echo2.policy.steady.problem import EQUAL_LENGTHS_CV, Binding, SteadyProblem, SteadyState
 from echo2.policy.steady.units import march_units
 
-BINS_PER_MEAN = 6.0
+BINS_PER_MEAN = 4.0
 MIN_STEPS = 12
 # Equal rollouts come in bursts that repeat after many steps; only a long measurement averages over them.
 MIN_STEPS_EQUAL = 60
@@ -67,7 +67,7 @@ class _March:
     def measure(self) -> SteadyState:
         problem = self.problem
         kappa = problem.kappa
-        warm = kappa * -(-2 * (problem.S + 2) // kappa)
+        warm = kappa * -(-(problem.S + 4) // kappa)
         least = MIN_STEPS_EQUAL if problem.lengths.cv < EQUAL_LENGTHS_CV else MIN_STEPS
         measured = kappa * -(-max(2 * (problem.S + 1), least) // kappa)
         self._fill(range(len(self.workers)))
