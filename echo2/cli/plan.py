@@ -78,7 +78,11 @@ def _headline(made: RunPlan) -> list[tuple[str, str, str]]:
     on, offered = len(made.chosen), sum(row.on_offer for row in made.workers)
     return [
         ("staleness bound S", str(made.S), f"smallest that keeps the learner busy: {smallest}"),
-        ("publication period kappa", str(made.kappa), f"worst lag {made.worst_lag} without the gate, {made.regime}"),
+        (
+            "publication period kappa",
+            str(made.kappa),
+            f"worst lag {made.worst_lag} without the gate, {made.regime}",
+        ),
         ("learner utilisation", f"{made.learner_utilisation:.1%}", f"bound by {made.binding}"),
         (
             "steps/h",
