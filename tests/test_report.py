@@ -244,12 +244,13 @@ def test_training_and_idle_time_fill_the_run(record: RunRecord) -> None:
 
 
 def test_dissemination_is_what_the_world_measured(result: tuple[Path, SimResult], record: RunRecord) -> None:
-    """Arrivals per version, in plan and singly, are as many as the world saw, and none beats the bound."""
+    """Arrivals per version are those the world saw, late joiners apart, and none beats the bound."""
     measured = result[1].world.metrics.arrivals_s
     assert record.log is not None and record.log.versions
     for number, version in record.log.versions.items():
         arrivals = measured.get(number, [])
-        assert len(version.arrivals_s) + version.caught_up == len(arrivals)
+        planned = len(version.arrivals_s)
+        assert planned <= len(arrivals) <= planned + version.caught_up
         assert set(version.arrivals_s) <= set(arrivals)
         if version.tail_s is not None and not version.targets:
             assert version.tail_s >= version.bound_s * (1 - 1e-9)

@@ -359,7 +359,7 @@ class Chaos:
             self.tell(f.TimerFired(self.t_s, name))
             return
         self.t_s += rng.choice([0.0, 0.1, 1.0, 1.0, 5.0])
-        choices = ["finish"] * 12 + ["train"] * 3 + ["live"] * 3 + ["join"] * 2 + ["fail"]
+        choices = ["finish"] * 12 + ["train"] * 3 + ["live"] * 3 + ["join"] * 2 + ["fail", "ghost", "news"]
         getattr(self, rng.choice(choices))()
 
     def finish(self) -> None:
@@ -372,6 +372,29 @@ class Chaos:
         if left == 1:
             del self.running[group_id]
         self.tell(f.RolloutFinished(self.t_s, start.worker_id, group_id, 10, start.version))
+
+    def ghost(self) -> None:
+        """News of what is over: a rollout of a group that ended, a worker or snapshot of a past life."""
+        over = sorted(set(self.prompt_of) - set(self.scheduler.dispatch.groups))
+        name = self.rng.choice(sorted(self.incarnation))
+        if over:
+            group_id = self.rng.choice(over)
+            version = self.scheduler.ledger.published
+            assert self.scheduler.observe(f.RolloutFinished(self.t_s, name, group_id, 10, version)) == []
+        if self.incarnation[name]:
+            before = self.incarnation[name] - 1
+            self.tell(f.WorkerJoined(self.t_s, name, self.incarnation[name], 0))
+            self.tell(f.SnapshotLive(self.t_s, name, before, self.scheduler.ledger.published))
+            self.tell(f.WorkerLeft(self.t_s, name, before, "preempted"))
+
+    def news(self) -> None:
+        """The market and the measurements move; a worker is offered again."""
+        name, factor = self.rng.choice(sorted(self.incarnation)), self.rng.choice([0.2, 0.7, 1.5])
+        offer = self.scheduler.fleet[name].offer
+        self.tell(f.PriceChanged(self.t_s, name, min(9.0, offer.price_usd_per_h * factor)))
+        self.tell(f.RateMeasured(self.t_s, name, min(9.0, offer.rollouts_per_s * factor)))
+        self.tell(f.LinkMeasured(self.t_s, name, offer.uplink_bps, max(1e8, offer.downlink_bps * factor)))
+        self.tell(f.WorkerOffered(self.t_s, replace(offer, price_usd_per_h=offer.price_usd_per_h * factor)))
 
     def train(self) -> None:
         """The learner finishes its step."""
@@ -418,7 +441,7 @@ class Chaos:
     data=st.data(),
     mode=st.sampled_from(["push", "pull"]),
     reading=st.sampled_from(["overlap", "stall"]),
-    rule=st.sampled_from(["all", "cost"]),
+    rule=st.sampled_from(["all", "cost", "random"]),
 )
 @settings(max_examples=60, deadline=None)
 def test_no_order_of_events_breaks_an_invariant(
@@ -448,16 +471,189 @@ def test_a_replaced_worker_works_until_its_successor_does() -> None:
     scheduler = Scheduler(replace(world.settings, review_s=1.0))
     dear, cheap = (worker.offer for worker in world.workers)
     starts = of(d.StartGroup, begin(scheduler, [dear]))
-    scheduler.observe(f.WorkerOffered(5.0, replace(cheap, price_usd_per_h=0.5)))
-    scheduler.observe(f.PriceChanged(5.0, dear.worker_id, 4.0))
-    out: list[d.Decision] = []
+    out = scheduler.observe(f.WorkerOffered(5.0, replace(cheap, price_usd_per_h=0.5)))
+    assert [x.worker_id for x in of(d.StartWorker, out)] == [cheap.worker_id]
     while not of(d.TrainStep, out):
         start = starts.pop(0)
         out = finish_group(scheduler, 7.0, start)
         starts += of(d.StartGroup, out)
     out = scheduler.observe(f.StepFinished(17.0, 1, 10.0, 1e9))
-    assert [x.worker_id for x in of(d.StartWorker, out)] == [cheap.worker_id]
     out += scheduler.observe(f.WorkerJoined(18.0, cheap.worker_id, 1))
     assert not of(d.StopWorker, out) and scheduler.fleet[dear.worker_id].status is Status.READY
     scheduler.observe(f.SnapshotLive(19.0, cheap.worker_id, 1, 1))
     assert scheduler.fleet[dear.worker_id].status is Status.DRAINING
+
+
+def finish_everything(scheduler: Scheduler, t_s: float) -> None:
+    """Running rollouts end, first come first, until the learner has a batch."""
+    for _ in range(1000):
+        if scheduler.training:
+            return
+        group = next(iter(scheduler.dispatch.groups.values()))
+        end = f.RolloutFinished(t_s, group.worker_id, group.group_id, 100, group.stamp)
+        scheduler.observe(end)
+    raise AssertionError("no batch after 1,000 rollouts")
+
+
+def test_a_worker_told_to_stop_gets_no_work_when_it_joins_after_all() -> None:
+    """A join that crosses the stop on its way changes nothing: `WorkerLeft` is still owed."""
+    scheduler, offers = make(S=5)
+    for offer in offers:
+        scheduler.observe(f.WorkerOffered(0.0, offer))
+    out = scheduler.observe(f.RunStarted(0.0))
+    timer = next(t for t in of(d.SetTimer, out) if t.name == "startup:w000")
+    assert of(d.StopWorker, scheduler.observe(f.TimerFired(timer.at_s, timer.name)))
+    assert scheduler.observe(f.WorkerJoined(timer.at_s + 1.0, "w000", 1)) == []
+    assert scheduler.fleet["w000"].status is Status.STOPPING
+
+
+def test_a_leaving_worker_that_starts_anew_is_stopped() -> None:
+    """A draining worker that comes up again has nothing to finish any more and is let go."""
+    scheduler, offers = make(S=5)
+    begin(scheduler, offers)
+    scheduler._drain([(scheduler.fleet["w000"], "too dear")], [])
+    out = scheduler.observe(f.WorkerJoined(2.0, "w000", 2))
+    assert [(x.worker_id, x.reason) for x in of(d.StopWorker, out)] == [("w000", "too dear")]
+
+
+def test_a_version_from_before_a_resume_is_not_believed() -> None:
+    """A worker that holds a version the resumed learner has not published gets work after a snapshot only."""
+    scheduler, offers = make(1, S=5)
+    scheduler.observe(f.WorkerOffered(0.0, offers[0]))
+    scheduler.observe(f.RunStarted(0.0, 3))
+    out = scheduler.observe(f.WorkerJoined(0.0, "w000", 1, 9))
+    assert not of(d.StartGroup, out)
+    assert [(x.version, x.parent_version) for x in of(d.FetchSnapshot, out)] == [(3, -1)]
+    out = scheduler.observe(f.SnapshotLive(1.0, "w000", 1, 9))
+    assert out == [] and scheduler.fleet["w000"].version == -1
+    assert of(d.StartGroup, scheduler.observe(f.SnapshotLive(2.0, "w000", 1, 3)))
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_workers_that_are_up_before_the_run_begins_take_part(mode: str) -> None:
+    """Joined before `RunStarted`, they are sent the resumed version and are given work."""
+    scheduler, offers = make(2, S=2, mode=mode)
+    for offer in offers:
+        scheduler.observe(f.WorkerOffered(0.0, offer))
+        scheduler.observe(f.WorkerJoined(0.0, offer.worker_id, 1, 4 if offer is offers[0] else 2))
+    out = scheduler.observe(f.RunStarted(1.0, 4))
+    assert {start.worker_id for start in of(d.StartGroup, out)} == {"w000", "w001"}
+    assert len(of(d.PublishSnapshot, out)) + len(of(d.FetchSnapshot, out)) == 1
+    assert scheduler.fleet["w001"].inbound == 4
+
+
+def test_a_run_resumed_at_its_end_is_over() -> None:
+    """A checkpoint of the last version leaves nothing to wait for."""
+    scheduler, offers = make(S=5, steps=8)
+    for offer in offers:
+        scheduler.observe(f.WorkerOffered(0.0, offer))
+    assert of(d.FinishRun, scheduler.observe(f.RunStarted(1.0, 8))) and scheduler.finished
+
+
+def test_a_run_begins_once() -> None:
+    """A second `RunStarted` is refused: it would forget what has been trained since."""
+    scheduler, offers = make()
+    begin(scheduler, offers)
+    with pytest.raises(ValueError, match="begun already"):
+        scheduler.observe(f.RunStarted(1.0))
+
+
+def test_a_rollout_of_the_future_is_refused() -> None:
+    """A rollout of a version never published is refused before anything is counted."""
+    scheduler, offers = make(S=5)
+    start = of(d.StartGroup, begin(scheduler, offers))[0]
+    with pytest.raises(ValueError, match="newest published"):
+        scheduler.observe(f.RolloutFinished(1.0, start.worker_id, start.group_id, 100, 7))
+    assert scheduler.fleet[start.worker_id].in_flight == 16
+
+
+def test_measurements_of_nothing_do_not_break_the_run() -> None:
+    """A rate of 0 makes a worker the last choice, a link rate of 0 leaves the last one standing."""
+    scheduler, offers = make(S=5)
+    begin(scheduler, offers)
+    scheduler.observe(f.RateMeasured(1.0, "w000", 0.0))
+    scheduler.observe(f.LinkMeasured(1.0, "w000", 0.0, 0.0))
+    assert scheduler.fleet["w000"].offer.downlink_bps == offers[0].downlink_bps
+    finish_everything(scheduler, 2.0)
+    assert of(d.PublishSnapshot, scheduler.observe(f.StepFinished(12.0, 1, 10.0, 1e9)))
+
+
+def test_offers_one_by_one_are_all_used() -> None:
+    """A pool that appears after the start, worker by worker, is used as far as it is needed."""
+    scheduler, offers = make(4, S=5, activation="cost")
+    out = scheduler.observe(f.RunStarted(0.0))
+    for i, offer in enumerate(offers):
+        out += scheduler.observe(f.WorkerOffered(float(i), offer))
+    assert len(of(d.StartWorker, out)) == 4
+
+
+def test_a_first_pool_that_is_too_small_is_filled_up() -> None:
+    """What a plan needs and the first offers do not cover is started when it is offered."""
+    scheduler, offers = make(4, S=0, activation="cost", serial_rate=4.0)
+    for offer in offers[:2]:
+        scheduler.observe(f.WorkerOffered(0.0, offer))
+    scheduler.observe(f.RunStarted(0.0))
+    out = scheduler.observe(f.WorkerOffered(9.0, offers[2]))
+    assert [x.worker_id for x in of(d.StartWorker, out)] == ["w002"]
+
+
+@pytest.mark.parametrize("rule", ["all", "fastest", "random"])
+def test_the_plain_rules_stop_nobody(rule: str) -> None:
+    """A loss is made good by the rule's own order; workers that are not needed stay all the same."""
+    world = small_world(equal_workers(6, tokens_per_s=2000.0), S=5, activation=rule)
+    scheduler = Scheduler(world.settings)
+    offers = [worker.offer for worker in world.workers]
+    for offer in offers:
+        scheduler.observe(f.WorkerOffered(0.0, offer))
+    first = [x.worker_id for x in of(d.StartWorker, scheduler.observe(f.RunStarted(0.0)))]
+    for name in first:
+        scheduler.observe(f.WorkerJoined(0.0, name, 1))
+    out = scheduler.observe(f.WorkerLeft(5.0, first[0], 1, "preempted"))
+    assert len(of(d.StartWorker, out)) == 1 and not of(d.StopWorker, out)
+    assert not scheduler.fleet.in_status(Status.DRAINING)
+
+
+def test_an_old_arrival_does_not_end_a_newer_transfer() -> None:
+    """The snapshot that was given up arrives after all: it is used, and the newer one stays expected."""
+    scheduler, offers = make(2, S=5)
+    out = publish_first_version(scheduler, offers)
+    scheduler.observe(f.SnapshotLive(12.0, "w001", 1, 1))
+    finish_everything(scheduler, 13.0)
+    scheduler.observe(f.StepFinished(20.0, 2, 10.0, 1e9))
+    (fetch,) = of(d.FetchSnapshot, fire(scheduler, "late:1", out))
+    assert (fetch.worker_id, fetch.version) == ("w000", 2)
+    scheduler.observe(f.SnapshotLive(scheduler.now, "w000", 1, 1))
+    worker = scheduler.fleet["w000"]
+    assert (worker.version, worker.inbound) == (1, 2)
+
+
+def test_a_fetch_in_place_of_a_broadcast_has_a_deadline() -> None:
+    """A late worker that fetches a newer version over a better link is given up in the end."""
+    world = small_world(equal_workers(2, downlink_bps=1e8), S=9, kappa=9, train_s=100.0)
+    scheduler = Scheduler(world.settings)
+    begin(scheduler, [worker.offer for worker in world.workers])
+    out: list[d.Decision] = []
+    for version in range(1, 19):
+        if version == 10:
+            first = out
+            scheduler.observe(f.LinkMeasured(2.0, "w000", 1e9, 1e9))
+            scheduler.observe(f.SnapshotLive(2.0, "w001", 1, 9))
+        finish_everything(scheduler, 3.0 if version > 9 else 1.0)
+        out = scheduler.observe(f.StepFinished(3.0 if version > 9 else 1.0, version, 100.0, 1e9))
+    late = fire(scheduler, "late:9", first)
+    assert [x.version for x in of(d.FetchSnapshot, late) if x.worker_id == "w000"] == [18]
+    timer = [t for t in of(d.SetTimer, late) if t.name == "transfer:18:w000"][-1]
+    assert timer.at_s == scheduler.fleet["w000"].deadline_s
+    scheduler.observe(f.SnapshotLive(scheduler.now, "w001", 1, 18))
+    out = scheduler.observe(f.TimerFired(timer.at_s, timer.name))
+    assert [x.worker_id for x in of(d.AbortTransfer, out)] == ["w000"]
+
+
+def test_equally_far_workers_are_sent_to_together() -> None:
+    """Snapshots that take longer than a step to all workers still go along the plan, not one by one."""
+    scheduler, offers = make(4, S=0, train_s=0.1)
+    begin(scheduler, offers)
+    finish_everything(scheduler, 1.0)
+    out = scheduler.observe(f.StepFinished(2.0, 1, 0.1, 1e9))
+    assert [len(x.plan.order) for x in of(d.PublishSnapshot, out)] == [4]
+    assert not of(d.FetchSnapshot, out)

@@ -56,6 +56,8 @@ def test_every_fact_and_decision_survives_the_round_trip(message: wire.Message) 
         ('{"kind":"Nonsense"}', "Nonsense"),
         ('{"kind":"RunStarted","t_s":0.0,"version":0,"x":1}', "'x'"),
         ('{"kind":"RunStarted","t_s":"0","version":0}', "RunStarted.t_s"),
+        ('{"kind":"RunStarted","t_s":NaN,"version":0}', "finite"),
+        ('{"kind":"RunStarted","t_s":1e999,"version":0}', "finite"),
         ('{"kind":"RunStarted","t_s":0.0,"version":true}', "RunStarted.version"),
         ('{"kind":"RolloutFinished","t_s":0.0}', "missing"),
         ('{"kind":"TrainStep","t_s":0.0,"version":0,"group_ids":3}', "group_ids"),

@@ -104,6 +104,7 @@ class Dispatch:
         return min(slots, max(1, round(share)) * size)
 
     def _start(self, t_s: float, worker: Worker, out: list[Decision]) -> None:
+        reason = "tried again" if self.prompts.again else "next prompt"
         prompt, attempt = self.prompts.take()
         size, version = self._settings.group_size, worker.version
         group_id = self._next_group
@@ -116,7 +117,6 @@ class Dispatch:
         worker.in_flight += size
         self._in_flight += size
         self._gate.running += size
-        reason = "next prompt" if attempt == 0 else "tried again"
         out.append(StartGroup(t_s, group_id, name, prompt, attempt, size, version, reason, limit))
         if not worker.watched:
             worker.progress_s = t_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from echo2.policy.activation.candidate import covers
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.plan_types import PlanProblem
 from echo2.policy.provision import PlanMemory, Provision
@@ -37,15 +38,21 @@ def answers(
     if problem.staleness_bound == 0:
         yield _strictly_on_policy(steady.learner_utilisation, smallest)
     elif not best.feasible or best.result.regime == "serial":
-        yield (
-            f"S = {problem.staleness_bound} is too tight to keep the learner busy; "
-            + (f"from S = {smallest} on it is." if smallest else "no S is enough with this pool.")
-        )
+        yield _idle_anyway(problem, smallest)
     yield one_more_worker(problem, best)
     yield one_more_staleness(problem, best, memory)
-    yield cheapest_alternative(best, options)
+    yield cheapest_alternative(problem, best, options)
     if not best.result.converged:
         yield f"Note: the iteration between workers and broadcast time {best.result.note}."
+
+
+def _idle_anyway(problem: PlanProblem, smallest: int | None) -> str:
+    if smallest is None:
+        return "No S keeps the learner busy with this pool."
+    if smallest <= problem.staleness_bound:
+        return f"With other settings S = {smallest} would be enough to keep the learner busy."
+    S = problem.staleness_bound
+    return f"S = {S} is too tight to keep the learner busy; from S = {smallest} on it is."
 
 
 def _strictly_on_policy(utilisation: float, smallest: int | None) -> str:
@@ -103,10 +110,16 @@ def one_more_staleness(problem: PlanProblem, best: Option, memory: PlanMemory) -
     )
 
 
-def cheapest_alternative(best: Option, options: Sequence[Option]) -> str:
+def cheapest_alternative(problem: PlanProblem, best: Option, options: Sequence[Option]) -> str:
     """The next cheapest publication period."""
+    if problem.publish_period:
+        return f"Alternative: kappa = {best.kappa} was asked for, so no other was tried."
+    if problem.staleness_bound <= 1:
+        return f"Alternative: none, kappa = {best.kappa} is the only period tried at this S."
     others = [option for option in options if option.kappa != best.kappa and option.feasible]
     if not others:
+        if not best.feasible:
+            return "Alternative: no publication period keeps the learner busy."
         return "Alternative: no other publication period keeps the learner busy."
     other = min(others, key=lambda option: (option.step_cost_usd, option.kappa))
     change = other.step_cost_usd / best.step_cost_usd - 1.0
@@ -137,7 +150,7 @@ def why_infeasible(
         f"infeasible at S = {problem.staleness_bound}: the learner needs {needed:.3g} fresh rollouts/s and "
         f"the pool of {raw:.3g} gives {activation.rate:.3g} at kappa = {kappa}"
     )
-    if raw < needed:
+    if not covers(raw, needed):
         remedies = [
             f"add workers that make {needed - raw:.3g} rollouts/s more ({needed / raw - 1.0:.0%})",
             f"or let a step take {problem.rollouts_per_step * demand.margin / raw:.0f} s",
@@ -148,11 +161,20 @@ def why_infeasible(
     alone_s = problem.links.solo_s(worker, problem.snapshot_bytes)
     steps = (alone_s + worker.group_s) / problem.train_s
     left = problem.staleness_bound + 1 - kappa
-    text += (
-        f". The term that breaks is freshness: {problem.snapshot_bytes / 1e9:.3g} GB of snapshot take "
-        f"{alone_s:.0f} s to {name} alone and a group {worker.group_s:.0f} s, {steps:.1f} steps "
-        f"in all, where S + 1 - kappa leaves {left}."
+    takes = (
+        f"{problem.snapshot_bytes / 1e9:.3g} GB of snapshot take {alone_s:.0f} s to {name} alone and a group "
+        f"{worker.group_s:.0f} s, {steps:.1f} steps in all"
     )
+    if steps > left:
+        text += f". The term that breaks is freshness: {takes}, where S + 1 - kappa leaves {left}."
+    elif result.queues:
+        text += f". The term that breaks is the broadcast: {result.plan.time_s:.0f} s to all workers, "
+        text += f"longer than the {demand.cycle_s:.0f} s between two publications."
+    else:
+        text += (
+            f". On average that is in time ({takes}, of {left} that S + 1 - kappa leaves), but not for the"
+        )
+        text += f" slowest rollouts of a batch; what binds is {BINDS[nearest.steady.binding]}."
     if activation.feasible and not result.queues:
         text += f" The learner would work {nearest.steady.learner_utilisation:.0%} of the time."
     remedies = [f"smallest feasible S is {smallest}" if smallest else "no S up to 4,096 is enough"]

@@ -7,6 +7,7 @@ publication and the simulated network.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,3 +96,23 @@ class LinkTable:
         i, j = self.index(self.learner_site), self.index(offer.site)
         rate = min(self.learner_uplink_bps, offer.downlink_bps, float(self.edge_cap_bps[i, j]))
         return 8.0 * size_bytes / rate + float(self.latency_s[i, j])
+
+    def soonest_s(self, offers: Sequence[WorkerOffer], size_bytes: float) -> float:
+        """Seconds in which no plan brings `size_bytes` to any of these workers: cuts at both ends (ours).
+
+        Relays add their edges to the one from the learner, so this may be far less than `solo_s`.
+        """
+        home = self.index(self.learner_site)
+        rows = np.array([self.index(offer.site) for offer in offers], dtype=np.int64)
+        relays = np.array([offer.can_relay for offer in offers], dtype=np.float64)
+        edge, count = self.edge_cap_bps, len(rows)
+        at_site = np.bincount(rows, weights=relays, minlength=len(self.sites))
+        senders: FloatArray = np.tile(at_site.astype(np.float64), (count, 1))
+        senders[np.arange(count), rows] -= relays
+        senders[:, home] += 1.0
+        # 0 x inf: no sender at a site whose edges have no cap
+        into = np.where(senders > 0, senders * edge.T[rows], 0.0).sum(axis=1)
+        down = np.array([offer.downlink_bps for offer in offers])
+        out = min(self.learner_uplink_bps, float(edge[home, rows].sum()))
+        rate = min(out, float(np.minimum(into, down).max()))
+        return 8.0 * size_bytes / rate + float(self.latency_s[home, rows].min())

@@ -62,7 +62,7 @@ def run_plan(
 
 def upper_bound(problem: PlanProblem, chosen: Sequence[WorkerOffer]) -> tuple[float, str]:
     """Steps/s no run with these workers can exceed, and the term (design section 3)."""
-    fastest = min(problem.links.solo_s(offer, problem.snapshot_bytes) for offer in chosen)
+    fastest = problem.links.soonest_s(chosen, problem.snapshot_bytes)
     shortest = float(problem.lengths.quantile(0.0)) * min(
         problem.decode[offer.worker_id].step_s(1, problem.prompt_tokens) for offer in chosen
     )

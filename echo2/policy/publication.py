@@ -20,6 +20,7 @@ from echo2.policy.settings import SchedulerSettings
 from echo2.policy.staleness import VersionLedger
 
 MAX_FAILURES = 3
+FAR_SLOWER = 2.0
 
 
 class Publication:
@@ -37,10 +38,23 @@ class Publication:
         self._broadcast: set[str] = set()
         self.in_transit = 0
 
+    def begin(self, t_s: float, out: list[Decision]) -> None:
+        """The run begins at the learner's version: those that are up already and lack it get it."""
+        for worker in self._fleet.in_status(*UP):
+            worker.version = self.known(worker.version)
+        self._send_newest(t_s, out)
+
+    def known(self, version: int) -> int:
+        """The version a worker says it holds, or none: newer than the newest is from before a resume."""
+        return version if 0 <= version <= self._ledger.published else NONE
+
     def publish(self, t_s: float, payload_bytes: float, train_s: float, out: list[Decision]) -> None:
         """Make the learner's version the newest published one and send it."""
         self._ledger.publish(payload_bytes)
         self._train_s = train_s
+        self._send_newest(t_s, out)
+
+    def _send_newest(self, t_s: float, out: list[Decision]) -> None:
         if self._settings.mode == "pull":
             self._waiting = [worker.worker_id for worker in _fastest_first(self._lacking())]
             self._serve_waiting(t_s, out)
@@ -58,8 +72,12 @@ class Publication:
         self._fetch(t_s, worker, self._best_holder(worker), out)
 
     def live(self, t_s: float, worker: Worker, version: int, out: list[Decision]) -> None:
-        """A worker generates with `version` now. If that is not the newest, it is in the next broadcast."""
-        self._release(worker)
+        """A worker generates with `version` now. If that is not the newest, it is in the next broadcast.
+
+        A newer one that is on its way to it goes on.
+        """
+        if worker.inbound <= version:
+            self._release(worker)
         worker.version = max(worker.version, version)
         worker.failures = 0
         worker.shunned.clear()
@@ -113,18 +131,30 @@ class Publication:
                 self._abort(t_s, worker, f"version {version} is late, the rest is fetched", out)
                 self._release(worker)
                 self.catch_up(t_s, worker, out)
-                worker.deadline_s = max(worker.deadline_s, deadline_s)
+                self._extend(t_s, worker, deadline_s, out)
             worker.late = True
         self._go_on(t_s, out)
         return bool(found)
 
-    def overdue(self, t_s: float, version: int, out: list[Decision]) -> list[Worker]:
-        """Workers whose deadline for `version` has passed; their transfers are aborted."""
-        workers = [w for w in self._fleet if w.inbound == version and t_s >= w.deadline_s]
-        for worker in workers:
-            patience = f"{self._settings.patience:g}x the expected time"
-            self._abort(t_s, worker, f"version {version} has not arrived after {patience}", out)
-        return workers
+    def overdue(self, t_s: float, version: int) -> list[Worker]:
+        """Workers whose deadline for `version` has passed."""
+        return [w for w in self._fleet if w.inbound == version and t_s >= w.deadline_s]
+
+    def give_up(self, t_s: float, worker: Worker, version: int, out: list[Decision]) -> bool:
+        """Abort the transfer of `version` to a worker if it is overdue."""
+        if worker.inbound != version or t_s < worker.deadline_s:
+            return False
+        patience = f"{self._settings.patience:g}x the expected time"
+        self._abort(t_s, worker, f"version {version} has not arrived after {patience}", out)
+        return True
+
+    def _extend(self, t_s: float, worker: Worker, deadline_s: float, out: list[Decision]) -> None:
+        """A fetch in place of a broadcast is given up no sooner than the broadcast would have been."""
+        if worker.inbound == NONE or deadline_s <= worker.deadline_s:
+            return
+        worker.deadline_s = deadline_s
+        name = f"transfer:{worker.inbound}:{worker.worker_id}"
+        out.append(SetTimer(t_s, name, deadline_s, "the transfer is given up then"))
 
     def _abort(self, t_s: float, worker: Worker, reason: str, out: list[Decision]) -> None:
         out.append(AbortTransfer(t_s, worker.worker_id, worker.inbound, reason, worker.expected_s))
@@ -144,18 +174,26 @@ class Publication:
         """Broadcast the newest version. One broadcast at a time: two would halve each other.
 
         Those that hold the same version get the same payload. One to which the snapshot takes longer than a
-        whole cycle even alone would hold up all others: it is sent to apart.
+        whole cycle even alone, and far longer than to most, would hold up all others: it is sent to apart.
         """
         classes: dict[tuple[float, int], list[Worker]] = {}
-        cycle_s = self._settings.publish_period * self._train_s
+        limit_s: dict[float, float] = {}
         for worker in self._lacking():
             need = self._ledger.payload_bytes(worker.version, self._settings.full_snapshot_bytes)
-            if self._settings.links.solo_s(worker.offer, need[0]) > cycle_s:
+            if need[0] not in limit_s:
+                limit_s[need[0]] = self._apart_from_s(need[0])
+            if self._settings.links.solo_s(worker.offer, need[0]) > limit_s[need[0]]:
                 self._fetch(t_s, worker, self._best_holder(worker), out)
             else:
                 classes.setdefault(need, []).append(worker)
         for (size_bytes, parent), workers in classes.items():
             self._push(t_s, workers, size_bytes, parent, out)
+
+    def _apart_from_s(self, size_bytes: float) -> float:
+        """A cycle, or `FAR_SLOWER` times the median of the workers where that is longer (S = 0)."""
+        solo = self._settings.links.solo_s
+        seconds = sorted(solo(w.offer, size_bytes) for w in self._fleet.in_status(Status.READY))
+        return max(self._settings.publish_period * self._train_s, FAR_SLOWER * seconds[len(seconds) // 2])
 
     def _push(
         self, t_s: float, workers: list[Worker], size_bytes: float, parent: int, out: list[Decision]

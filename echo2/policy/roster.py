@@ -2,15 +2,17 @@
 
 Called by the scheduler. At the start it provisions like the planner (`serial.provision_run`); afterwards
 it keeps the rate that was found necessary with as few changes as possible (`activation.revise`): at once
-when a worker is lost, otherwise when prices, rates or offers changed and the last review is old enough.
+when a worker is lost, otherwise when prices, rates or offers changed and the last review is old enough. The
+plain rules (`selection.keep`) only fill gaps and stop nobody.
 """
 
 from __future__ import annotations
 
-from echo2.policy.activation import Candidate, HysteresisPolicy, revise
+from echo2.policy.activation import Activation, Candidate, HysteresisPolicy, revise
 from echo2.policy.decisions import Decision, SetTimer, StartWorker
 from echo2.policy.fleet import ACTIVE, Fleet, Status, Worker
 from echo2.policy.provision import Demand, Provision, cost_usd_per_h, effect
+from echo2.policy.selection import keep
 from echo2.policy.serial import provision_run
 from echo2.policy.settings import SchedulerSettings
 
@@ -30,18 +32,38 @@ class Roster:
         self._banned_until: dict[str, float] = {}
         self._relieves: dict[str, list[str]] = {}
         self._short = False
+        self._guessed = self._grown = False
         self.changed = False
         self.bound_usd_per_h = 0.0
 
     def begin(self, t_s: float, out: list[Decision]) -> None:
         """Choose the first set of workers and start it. The offers known now are the pool."""
-        offers = [worker.offer for worker in self._fleet.in_status(Status.OFFERED)]
+        pool = self._fleet.in_status(Status.OFFERED, *ACTIVE)
         self._reviewed_s = t_s
-        if not offers:
+        if not pool:
             return
+        activation = self._provision(pool).activation
+        # Those that are up already and not chosen are weighed at the first review.
+        self.changed = any(w.status in ACTIVE and w.worker_id not in activation.chosen for w in pool)
+        self._short = not activation.feasible
+        self._start_missing(t_s, activation, out)
+
+    def offered(self, worker: Worker) -> None:
+        """A worker is on offer, or its offer changed: it is weighed at the next review.
+
+        Where the need is a guess from the pool (no plan, and a learner that has to idle), a larger pool may
+        keep it busy: the guess is made anew at once.
+        """
+        self.changed = True
+        if not worker.broadcast_s:
+            worker.broadcast_s = self._settings.links.solo_s(worker.offer, self._settings.snapshot_bytes)
+        if self._guessed and self._began and worker.worker_id not in self._began.broadcast_s:
+            self._short = self._grown = True
+
+    def _provision(self, pool: list[Worker]) -> Provision:
         settings = self._settings
         self._began = provision_run(
-            offers,
+            [worker.offer for worker in pool],
             settings.links,
             settings.demand(settings.train_s),
             settings.learner_usd_per_h,
@@ -49,14 +71,13 @@ class Roster:
             settings.topologies,
             settings.serial_rate,
         )
-        activation = self._began.activation
-        self.bound_usd_per_h = activation.bound_usd_per_h
+        self._guessed = self._began.regime == "serial" and settings.serial_rate <= 0
+        self._grown = False
+        self.bound_usd_per_h = self._began.activation.bound_usd_per_h
         self._egress_usd_per_h = self._began.egress_usd_per_h
-        reasons = dict(activation.reasons)
-        for worker in self._fleet:
-            worker.broadcast_s = self._began.broadcast_s.get(worker.worker_id, 0.0)
-        for name in activation.chosen:
-            self._start(t_s, self._fleet[name], reasons.get(name, activation.method), out)
+        for worker in pool:
+            worker.broadcast_s = self._began.broadcast_s[worker.worker_id]
+        return self._began
 
     def due(self, t_s: float) -> bool:
         """Whether something changed and the last review is old enough."""
@@ -87,20 +108,23 @@ class Roster:
         if self._began is None:
             self.begin(t_s, out)
             return []
-        if not (self._short or self.due(t_s)):
+        everyone = self._settings.activation == "all"
+        if not (self._short or self.due(t_s) or (everyone and self.changed)):
             return []
+        if self._grown:
+            self._provision(self._fleet.in_status(Status.OFFERED, *ACTIVE))
         demand = self._settings.demand(train_s)
         options = self._candidates(t_s, demand)
         if not options:
             self._retry(t_s, out)
             return []
+        if self._settings.activation != "cost":
+            kept = keep(self._settings.activation, options, self._needed(demand))
+            self._reviewed(t_s, kept, out)
+            self._start_missing(t_s, kept, out)
+            return []
         revision = revise(options, self._needed(demand), HysteresisPolicy())
-        self.bound_usd_per_h = revision.activation.bound_usd_per_h
-        self._reviewed_s = t_s
-        self.changed = False
-        self._short = not revision.activation.feasible
-        if self._short:
-            self._retry(t_s, out)
+        self._reviewed(t_s, revision.activation, out)
         for name, reason in revision.start:
             self._start(t_s, self._fleet[name], reason, out)
         # One that is replaced goes on until its successor works, so that nothing is lost meanwhile.
@@ -109,6 +133,20 @@ class Roster:
         held = {old for old, _ in revision.handover}
         stop = [(self._fleet[name], reason) for name, reason in revision.stop if name not in held]
         return [(worker, reason) for worker, reason in stop if worker.status in ACTIVE]
+
+    def _reviewed(self, t_s: float, activation: Activation, out: list[Decision]) -> None:
+        self.bound_usd_per_h = activation.bound_usd_per_h
+        self._reviewed_s = t_s
+        self.changed = False
+        self._short = not activation.feasible
+        if self._short or self._settings.activation == "all":
+            self._retry(t_s, out)
+
+    def _start_missing(self, t_s: float, activation: Activation, out: list[Decision]) -> None:
+        reasons = dict(activation.reasons)
+        for name in activation.chosen:
+            if self._fleet[name].status is Status.OFFERED:
+                self._start(t_s, self._fleet[name], reasons.get(name, activation.method), out)
 
     def _retry(self, t_s: float, out: list[Decision]) -> None:
         """Ask again when the first of the workers that failed has cooled down."""

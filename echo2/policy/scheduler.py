@@ -23,6 +23,7 @@ from echo2.policy.settings import SchedulerSettings
 from echo2.policy.staleness import AdmissionGate, Group, GroupBuffer, VersionLedger, staleness
 
 TRAIN_TIME_MEMORY = 0.2
+LEAST_RATE = 1e-9
 
 
 class Scheduler:
@@ -82,14 +83,21 @@ class Scheduler:
     # ---- the pool ------------------------------------------------------------------------------
 
     def _run_started(self, fact: f.RunStarted, out: list[Decision]) -> None:
+        if self._started:
+            raise ValueError(f"the run has begun already; it cannot begin again at version {fact.version}")
         self.ledger.resume(fact.version)
         self.gate.trained = fact.version * self.settings.rollouts_per_step
         self._started = True
+        if fact.version >= self.settings.total_steps:
+            self._finish("all steps are done", out)
+            return
         self.roster.begin(fact.t_s, out)
+        self.publication.begin(fact.t_s, out)
         self.dispatch.recount_claims()
+        self._fill_all(out)
 
     def _worker_offered(self, fact: f.WorkerOffered, out: list[Decision]) -> None:
-        self.fleet.offer(fact.offer)
+        self.roster.offered(self.fleet.offer(fact.offer))
         self._review(out)
 
     def _offer_withdrawn(self, fact: f.OfferWithdrawn, out: list[Decision]) -> None:
@@ -104,17 +112,25 @@ class Scheduler:
         worker = self.fleet.get(fact.worker_id)
         if worker is None or self.finished or fact.incarnation <= worker.incarnation:
             return
-        if worker.status in UP:
+        if worker.status is Status.STOPPING:
+            # It came up too late or crossed its own stop on the way: `WorkerLeft` is still owed for it.
+            return
+        anew, leaving = worker.status in UP, worker.status is Status.DRAINING
+        if anew:
             self._take_down(worker, "it started anew without leaving", out)
-        worker.reset(Status.READY)
+        worker.reset(Status.DRAINING if leaving else Status.READY)
         worker.incarnation = fact.incarnation
-        worker.version = fact.holds_version
+        self._stop_if_idle(worker, out)
+        if leaving:
+            self._fill_all(out)
+            return
+        worker.version = self.publication.known(fact.holds_version) if self._started else fact.holds_version
         worker.progress_s = fact.t_s
         worker.lease_until_s = max(worker.lease_until_s, fact.t_s + worker.offer.min_lease_s)
         self.publication.catch_up(fact.t_s, worker, out)
         relieved = self.roster.reached(worker) if worker.inbound == NONE else []
         self._drain(relieved, out)
-        self._fill(worker, out)
+        self._fill_all(out) if anew else self._fill(worker, out)
 
     def _worker_left(self, fact: f.WorkerLeft, out: list[Decision]) -> None:
         worker = self.fleet.get(fact.worker_id)
@@ -134,12 +150,15 @@ class Scheduler:
             self.roster.changed = True
 
     def _rate_measured(self, fact: f.RateMeasured, out: list[Decision]) -> None:
-        if self.fleet.amend(fact.worker_id, rollouts_per_s=fact.rollouts_per_s):
+        # One that makes nothing is worth next to nothing, but its share is still divided by its rate.
+        if self.fleet.amend(fact.worker_id, rollouts_per_s=max(LEAST_RATE, fact.rollouts_per_s)):
             self.roster.changed = True
             self.dispatch.recount_claims()
 
     def _link_measured(self, fact: f.LinkMeasured, out: list[Decision]) -> None:
-        self.fleet.amend(fact.worker_id, uplink_bps=fact.uplink_bps, downlink_bps=fact.downlink_bps)
+        # Nothing measured says nothing of what the link gives when it is there.
+        rates = {"uplink_bps": fact.uplink_bps, "downlink_bps": fact.downlink_bps}
+        self.fleet.amend(fact.worker_id, **{name: bps for name, bps in rates.items() if bps > 0})
 
     def _review(self, out: list[Decision]) -> None:
         """Let the roster start and stop workers; those told to stop finish what they have first."""
@@ -174,6 +193,8 @@ class Scheduler:
         if group is None or group.worker_id != fact.worker_id:
             self.late_rollouts += 1
             return
+        if fact.oldest_version > self.ledger.published:
+            raise ValueError(f"version {self.ledger.published} is the newest published one, but: {fact}")
         worker = self.fleet[fact.worker_id]
         worker.progress_s = fact.t_s
         if self.dispatch.rollout_ended(group, worker, fact.tokens, fact.oldest_version):
@@ -235,7 +256,7 @@ class Scheduler:
 
     def _snapshot_live(self, fact: f.SnapshotLive, out: list[Decision]) -> None:
         worker = self._current(fact.worker_id, fact.incarnation)
-        if worker is None:
+        if worker is None or fact.version > self.ledger.published:
             return
         was_late = worker.late
         worker.progress_s = fact.t_s
@@ -278,8 +299,10 @@ class Scheduler:
             self._mark_late(int(rest.partition(":")[0]), out)
         elif kind == "transfer":
             version = int(rest.partition(":")[0])
-            for worker in self.publication.overdue(self.now, version, out):
-                self._transfer_failed(worker, f"version {version} is overdue", out)
+            for worker in self.publication.overdue(self.now, version):
+                # What became of the one before may have replaced this one's transfer.
+                if self.publication.give_up(self.now, worker, version, out):
+                    self._transfer_failed(worker, f"version {version} is overdue", out)
         elif kind == "watch":
             name, _, incarnation = rest.rpartition(":")
             self._check_progress(name, int(incarnation), out)

@@ -89,7 +89,7 @@ def provision_serial(
     return Provision(
         "serial",
         demand,
-        take_in_order(options, rate, "price per rollout"),
+        take_in_order(options, rate, "cheapest per rollout first"),
         plan,
         why,
         everyone,

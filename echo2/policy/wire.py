@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 from collections.abc import Callable
 from functools import cache
@@ -98,10 +99,16 @@ def _converter(hint: Any) -> Callable[[Any, str], Any]:
     if get_origin(hint) in (Union, types.UnionType):
         raise TypeError(f"no wire form for {hint}")
     if hint is float:
-        return lambda value, where: float(_expect(value, (int, float), where))
+        return lambda value, where: _finite(float(_expect(value, (int, float), where)), where)
     if hint in (int, str, bool):
         return lambda value, where: _expect(value, hint, where)
     return lambda value, where: _expect(value, str, where)
+
+
+def _finite(value: float, where: str) -> float:
+    if not math.isfinite(value):
+        raise WireError(f"{where} = {value}: expected a finite number")
+    return value
 
 
 def _expect(value: Any, kind: Any, where: str) -> Any:

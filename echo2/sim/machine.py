@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import simpy
 
+from echo2.policy.facts import WorkerOffer
 from echo2.sim.inputs import SimWorker
 from echo2.sim.metrics import Meter
 from echo2.sim.worker import WorkerProcess
@@ -25,6 +28,7 @@ class Machine:
         self.incarnation = 0
         self.offered = False
         self.up = False
+        self.up_since_s = 0.0
         self.starting: simpy.Event | None = None
         self.held_for = NOTHING
         self.link_factor = 1.0
@@ -39,6 +43,21 @@ class Machine:
     def name(self) -> str:
         """The worker's name."""
         return self.spec.offer.worker_id
+
+    @property
+    def offer(self) -> WorkerOffer:
+        """Its offer as it is now: the price of the day, and the link as last measured."""
+        offer, factor = self.spec.offer, self.link_factor
+        return replace(
+            offer,
+            price_usd_per_h=self.meter.price_usd_per_h,
+            uplink_bps=offer.uplink_bps * factor,
+            downlink_bps=offer.downlink_bps * factor,
+        )
+
+    def expects(self, version: int) -> bool:
+        """Whether the last transfer to it that began was of `version`."""
+        return self.up and version == self._version
 
     def missing(self, version: int) -> float:
         """Share of a version's payload that has not arrived yet."""

@@ -41,12 +41,16 @@ class Meter:
 
 @dataclass
 class Metrics:
-    """Counters of a run. Rollouts are counted one by one, groups with all their rollouts."""
+    """Counters of a run. Rollouts are counted one by one, groups with all their rollouts.
+
+    `trained_squares` is the sum of the squared lengths in tokens.
+    """
 
     staleness: Counter[int] = field(default_factory=Counter)
     train_s: list[float] = field(default_factory=list)
     step_end_s: list[float] = field(default_factory=list)
     trained_tokens: float = 0.0
+    trained_squares: float = 0.0
     trained_rollouts: int = 0
     dispatched_tokens: float = 0.0
     dispatched_rollouts: int = 0
@@ -61,13 +65,14 @@ class Metrics:
         """A version was published."""
         self.published_s.setdefault(version, t_s)
 
-    def arrived(self, version: int, t_s: float) -> None:
-        """A worker has a version."""
-        if version in self.published_s:
-            self.arrivals_s.setdefault(version, []).append(t_s - self.published_s[version])
+    def arrived(self, version: int, t_s: float, up_since_s: float = 0.0) -> None:
+        """A worker has a version. One that came up after the publication says nothing of its spread."""
+        published_s = self.published_s.get(version)
+        if published_s is not None and up_since_s <= published_s:
+            self.arrivals_s.setdefault(version, []).append(t_s - published_s)
 
     def dissemination_tails_s(self) -> dict[int, float]:
-        """Seconds from publication until the last worker had it, per version."""
+        """Seconds from publication until the last of the workers up then had it, per version."""
         return {version: max(times) for version, times in self.arrivals_s.items() if times}
 
 

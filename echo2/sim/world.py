@@ -52,7 +52,7 @@ class World:
         self._inbox: deque[f.Fact] = deque()
         self._carrying = False
         self._timers: dict[str, simpy.Event] = {}
-        self._tokens: dict[int, float] = {}
+        self._lengths_of: dict[int, list[float]] = {}
         self._egress: dict[tuple[str, int], float] = {}
         self._done = self.env.event()
         self.machines = {worker.offer.worker_id: self._machine(worker) for worker in inputs.workers}
@@ -117,7 +117,7 @@ class World:
     def _offer(self, worker: SimWorker) -> None:
         machine = self.machines[worker.offer.worker_id]
         machine.offered = True
-        self.tell(f.WorkerOffered(self.env.now, machine.spec.offer))
+        self.tell(f.WorkerOffered(self.env.now, machine.offer))
 
     def _withdraw(self, worker: SimWorker) -> None:
         machine = self.machines[worker.offer.worker_id]
@@ -151,6 +151,7 @@ class World:
             return
         machine.starting = None
         machine.up = True
+        machine.up_since_s = self.env.now
         machine.incarnation += 1
         machine.engine.version = 0
         self.timeline.began("up", machine.name, self.env.now)
@@ -174,14 +175,14 @@ class World:
         self.metrics.dispatched_rollouts += decision.rollouts
         total = sum(lengths)
         self.metrics.dispatched_tokens += total
-        self._tokens[decision.group_id] = total
+        self._lengths_of[decision.group_id] = lengths
         self.machines[decision.worker_id].engine.start(decision.group_id, lengths)
 
     def _cancel_group(self, decision: d.CancelGroup) -> None:
         self.machines[decision.worker_id].engine.cancel(decision.group_id)
 
     def _drop_group(self, decision: d.DropGroup) -> None:
-        self._tokens.pop(decision.group_id, None)
+        self._lengths_of.pop(decision.group_id, None)
         size = self._settings.group_size
         self.metrics.dropped_rollouts += size
         self.metrics.requeued_rollouts += size if decision.requeued else 0
@@ -196,8 +197,10 @@ class World:
         size = self._settings.group_size
         for lag in decision.staleness:
             self.metrics.staleness[lag] += size
-        tokens = sum(self._tokens.pop(group_id) for group_id in decision.group_ids)
+        lengths = [x for group_id in decision.group_ids for x in self._lengths_of.pop(group_id)]
+        tokens = sum(lengths)
         self.metrics.trained_tokens += tokens
+        self.metrics.trained_squares += sum(x * x for x in lengths)
         self.metrics.trained_rollouts += size * len(decision.group_ids)
         seconds = self._step_times.draw(self._settings.rollouts_per_step, tokens)
         timer = self.env.timeout(seconds, (decision.version + 1, seconds))
@@ -266,13 +269,14 @@ class World:
 
     def _arrived(self, name: str, version: int) -> None:
         machine = self.machines[name]
-        if not machine.up:
+        # The last bits were under way when the transfer was given up for that of a newer version.
+        if not machine.expects(version):
             return
         machine.release()
         self.timeline.ended("receive", name, self.env.now)
         self._measure_link(machine)
         machine.engine.swap(version, self._settings.swap_pause_s)
-        self.metrics.arrived(version, self.env.now)
+        self.metrics.arrived(version, self.env.now, machine.up_since_s)
         self.tell(f.SnapshotLive(self.env.now, name, machine.incarnation, version))
 
     def _measure_link(self, machine: Machine) -> None:

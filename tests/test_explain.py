@@ -1,0 +1,60 @@
+"""The planner's answers in words must be true of the plan they belong to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from echo2.errors import InfeasibleError
+from echo2.policy.generation import TokenLengths
+from echo2.policy.plan_types import PlanProblem
+from echo2.policy.planner import plan_run
+from echo2.testing import equal_workers, one_site
+
+HEAVY = TokenLengths(
+    np.array([100.0, 400.0, 1500.0]), np.array([300.0, 1000.0, 6000.0]), np.array([0.5, 0.4, 0.1])
+)
+NEED = 3.2
+
+
+def problem(supply: float = 4.0, count: int = 4, **changes: Any) -> PlanProblem:
+    """A pool of equal workers that makes `supply` times what a learner of 32 rollouts in 10 s needs."""
+    workers = equal_workers(count, tokens_per_s=supply * NEED * HEAVY.mean / count, slots=32, lengths=HEAVY)
+    fields: dict[str, Any] = {
+        "staleness_bound": 5, "publish_period": 0, "rollouts_per_step": 32, "group_size": 4,
+        "total_steps": 20, "train_s": 10.0, "train_cv": 0.0, "learner_usd_per_h": 10.0,
+        "full_snapshot_bytes": 1e9, "snapshot_bytes": 1e9, "lengths": HEAVY, "prompt_tokens": 0.0,
+        "offers": tuple(worker.offer for worker in workers), "links": one_site(), "margin": 1.0,
+        "decode": {worker.offer.worker_id: worker.decode for worker in workers},
+    }  # fmt: skip
+    return PlanProblem(**{**fields, **changes})
+
+
+def test_a_term_that_is_met_is_not_said_to_break() -> None:
+    """Where snapshot and group fit into what S leaves, the answer does not blame them."""
+    with pytest.raises(InfeasibleError) as error:
+        plan_run(problem(publish_period=2))
+    assert "that breaks" not in str(error.value)
+    assert "what binds is" in str(error.value)
+
+
+def test_a_pool_that_is_just_large_enough_is_not_called_too_small() -> None:
+    """A sum of rates short by rounding alone asks for no more workers."""
+    with pytest.raises(InfeasibleError) as error:
+        plan_run(problem(supply=1.0, count=8))
+    assert "too small" not in str(error.value)
+
+
+def test_a_small_pool_is_not_blamed_on_the_staleness_bound() -> None:
+    """With too few workers for any S the answer does not say that S is too tight."""
+    answers = " ".join(plan_run(problem(supply=0.3, best_effort=True)).answers)
+    assert "too tight" not in answers and "No S keeps the learner busy" in answers
+
+
+@pytest.mark.parametrize(("S", "kappa", "said"), [(5, 4, "was asked for"), (0, 0, "only period")])
+def test_periods_that_were_not_tried_are_not_judged(S: int, kappa: int, said: str) -> None:
+    """The alternative says so where no other period was tried."""
+    answers = plan_run(problem(staleness_bound=S, publish_period=kappa)).answers
+    assert said in next(answer for answer in answers if answer.startswith("Alternative"))
