@@ -148,3 +148,102 @@ def test_a_closed_pipe_is_no_error(echo2: CommandLine) -> None:
     shell = f"{sys.executable} -m echo2.cli.main traces --json | head -n 1"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[\n" and done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (["pool.a.market=on_demand"], ["pool.a.market = 'on_demand'", "'salad'", "set market = "]),
+        (["pool.a.provider=nowhere"], ["pool.a.provider = 'nowhere'", "known at ", "salad", "price_usd_per_h"]),
+        (["pool.a.gpu=RTX 3060", "pool.a.price_usd_per_h=1"], ["pool.a.gpu", "tokens_per_s and slots"]),
+        (["model.name=mine", "model.snapshot_gb=1"], ["pool.a.gpu", "'mine'", "tokens_per_s and slots"]),
+        (["policy.margin=inf"], ['policy.margin = inf: must be "auto" or a number >= 1']),
+        (["run.staleness=4.0"], ["run.staleness = 4.0"]),
+        (["pool.a.count=200000"], ["pool.a.count = 200000", "<= 4096"]),
+        (["run.steps=99999999999999999999"], ["<= 1,000,000"]),
+        (["seed=99999999999999999999"], ["seed = 99999999999999999999"]),
+        (["batch.rollouts_per_step=8000000"], ["<= 65,536"]),
+        (["a.b=3"], ["with --set a.b=3", "unknown key 'a'"]),
+        (["run.system=datacentre-async", "learner.step_s=0.001"], ["run.system", "4,096", "learner.step_s"]),
+    ],
+)
+def test_the_key_that_is_wrong_is_named(echo2: CommandLine, sets: list[str], words: list[str]) -> None:
+    """The message blames the key that must be changed, and its fix is one that the file can express."""
+    message = echo2.mistake("plan", echo2.config, *(part for text in sets for part in ("--set", text)))
+    assert all(word in message for word in words), message
+
+
+def test_too_many_workers_in_all(echo2: CommandLine) -> None:
+    """Pools that are each small enough may be too many together."""
+    second = SMALL[SMALL.index("[[pool]]") :].replace('"a"', '"b"')
+    echo2.config.write_text(SMALL + second)
+    message = echo2.mistake("plan", echo2.config, "--set", "pool.*.count=4000")
+    assert "8,000 workers in all" in message and "4,096" in message
+
+
+def test_output_in_a_folder_that_is_not_there(echo2: CommandLine) -> None:
+    """It is the folder that is missing, not room on the disk."""
+    message = echo2.mistake("plan", echo2.config, "--out", echo2.folder / "none" / "p.json")
+    assert "does not exist" in message and "space" not in message
+
+
+def test_tables_into_a_closed_pipe(echo2: CommandLine) -> None:
+    """A table cut off by `head` is no error either."""
+    shell = f"{sys.executable} -m echo2.cli.main plan {echo2.config} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_before_the_commands_are_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C while the program still loads is one line and exit code 130."""
+    from echo2.cli import main
+
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "run", interrupted)
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert end.value.code == 130 and capsys.readouterr().err == "interrupted\n"
+
+
+def test_no_command(echo2: CommandLine) -> None:
+    """`echo2` alone prints its help and one line."""
+    code, out, err = echo2()
+    assert code == 2 and "sweep" in out and err == "error: no command given; see `echo2 --help`\n"
+
+
+def test_a_picture_is_a_png(echo2: CommandLine) -> None:
+    """A picture under another ending would be a PNG with a wrong name."""
+    message = echo2.mistake("traces", "show", "bamboo-p3", "--out", echo2.folder / "p.pdf")
+    assert "must end in .png" in message and not (echo2.folder / "p.pdf").exists()
+
+
+def test_a_log_that_was_cut_or_is_none(echo2: CommandLine) -> None:
+    """Replay notices a log cut between two events, and one that is not text."""
+    run = echo2.folder / "run"
+    assert echo2("simulate", echo2.config, "--out", run)[0] == 0
+    lines = (run / "log.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "log.jsonl").write_bytes(b"".join(lines[:-1]))
+    code, out, _ = echo2("replay", run)
+    assert code == 1 and "cut off" in out
+    (run / "log.jsonl").write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in echo2.mistake("replay", run)
+
+
+def test_a_report_is_whole_or_absent(echo2: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills while a report is written leaves neither files nor folders."""
+    run, out = echo2.folder / "run", echo2.folder / "report"
+    assert echo2("simulate", echo2.config, "--out", run)[0] == 0
+    write = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        if self.name.startswith("report.html"):
+            raise OSError(28, "No space left on device", str(self))
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    message = echo2.mistake("report", run, "--out", out)
+    assert "No space left" in message and not out.exists()

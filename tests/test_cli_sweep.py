@@ -14,6 +14,8 @@ import pandas as pd
 import pytest
 from cli_run import CommandLine
 
+from echo2.cli import sweep_grid
+
 GRID = ["--grid", "run.staleness=1,2", "--grid", "pool.a.count=2,3"]
 
 
@@ -150,3 +152,35 @@ def test_ctrl_c_keeps_what_is_done(echo2: CommandLine, jobs: int) -> None:
     done = kept.read_bytes().count(b"\n")
     assert 2 <= done < 40 and f"{done} of 40 points" in complaint
     assert not [p for p in echo2.folder.iterdir() if ".part" in p.name]
+
+
+def test_rows_of_another_grid_get_their_place_in_this_one(echo2: CommandLine) -> None:
+    """A row that an earlier grid ran is taken over with the coordinates and the order of this grid."""
+    again, fresh = echo2.folder / "again.csv", echo2.folder / "fresh.csv"
+    echo2("sweep", echo2.config, "--grid", "pool.a.count=3", "--out", again, "--jobs", 1)
+    grid = ["--grid", "run.staleness=1,2,2"]
+    code, out, err = echo2("sweep", echo2.config, *grid, "--out", again, "--jobs", 1, "--json")
+    assert code == 0 and json.loads(out)["kept"] == 2, err
+    echo2("sweep", echo2.config, *grid, "--out", fresh, "--jobs", 1)
+    assert again.read_bytes() == fresh.read_bytes()
+    assert len((echo2.folder / "fresh.csv.rows.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_changed_trace_of_ones_own_is_run_again(echo2: CommandLine) -> None:
+    """Rows that were made with another content of the user's own file are not taken over."""
+    own, out = echo2.folder / "mine.csv", echo2.folder / "s.csv"
+    command = ["sweep", echo2.config, "--set", "pool.a.link_shape=mine.csv", "--out", out, "--jobs", 1]
+    for ratio in (1, 0.01):
+        own.write_text(f"trace_id,t_s,down_ratio,up_ratio,ok\ns,0,{ratio},{ratio},1\ns,9,1,1,1\n")
+        sweep_grid._digest.cache_clear()  # another process has read nothing yet
+        code, printed, err = echo2(*command, "--json")
+        assert code == 0 and json.loads(printed)["kept"] == 0, err
+    assert json.loads(echo2(*command, "--json")[1])["kept"] == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_disk_full_in_a_sweep(echo2: CommandLine) -> None:
+    """A row that does not fit on the disk is one line with the path and what is kept."""
+    (echo2.folder / "s.csv.rows.jsonl").symlink_to("/dev/full")
+    message = echo2.mistake("sweep", echo2.config, "--out", echo2.folder / "s.csv", "--jobs", 1)
+    assert "s.csv.rows.jsonl" in message and "No space left" in message and "are kept" in message

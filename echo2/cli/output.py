@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -65,6 +66,8 @@ def new_folder(path: Path) -> Iterator[Path]:
             if path.exists():
                 path.rmdir()
             part.replace(path)
+        except UserError as error:  # the user has never seen the temporary folder
+            raise type(error)(str(error).replace(str(part), str(path))) from None
         finally:
             shutil.rmtree(part, ignore_errors=True)
 
@@ -74,9 +77,17 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written ({error.strerror or error}); free some space or choose another place"
-        ) from None
+        if error.errno == errno.ENOENT and not path.absolute().parent.exists():
+            raise UserError(
+                f"{path}: the folder {path.parent} does not exist; make it, or choose another"
+            ) from None
+        raise UserError(f"{path}: cannot be written ({error.strerror or error}); {remedy(error)}") from None
+
+
+def remedy(error: OSError) -> str:
+    """What to do about an output that cannot be written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free some space, or choose another place" if full else "choose another place"
 
 
 def _put(path: Path, text: str) -> None:

@@ -81,7 +81,8 @@ def _run(loaded: Any, folder: Path | None) -> tuple[Scenario, RunPlan, dict[str,
         plan = json_of_plan(built, made)
         (folder / "plan.json").write_text(codec.dumps(plan, indent=2) + "\n", encoding="utf-8")
     if not summary["complete"]:
-        warn(f"the run did not finish: {summary['waiting_for']}")
+        done = f"{summary['steps']} of {loaded.config.run.steps} steps"
+        warn(f"the run did not finish: {done}; then it waited for {summary['waiting_for']}")
     return built, made, summary
 
 

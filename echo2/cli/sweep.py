@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -46,6 +47,7 @@ def sweep(
 ) -> None:
     """Simulate a grid of configurations. Stopped half-way, the same command goes on where it was."""
     from echo2.cli.sweep_grid import points
+    from echo2.cli.sweep_point import placed
     from echo2.cli.sweep_store import Store, check_format
     from echo2.config.load import read_table
 
@@ -55,11 +57,11 @@ def sweep(
     if dry_run:
         return _print_points(wanted)
     with closing(Store(out)) as store:
-        missing = [point for point in wanted if point.key not in store.rows]
-        kept = len(wanted) - len(missing)
+        kept = sum(point.key in store.rows for point in wanted)
+        missing = list({point.key: point for point in wanted if point.key not in store.rows}.values())
         _run(missing, store, jobs or os.cpu_count() or 1, kept)
-        store.write_table([point.key for point in wanted])
-        rows = [store.rows[point.key] for point in wanted]
+        rows = [placed(store.rows[point.key], point) for point in wanted]
+        store.write_table(rows)
     if json:
         from echo2.cli.output import print_json
 
@@ -88,14 +90,20 @@ def _run(missing: Sequence[Point], store: Any, jobs: int, kept: int) -> None:
 @contextmanager
 def _results(missing: Sequence[Point], jobs: int) -> Iterator[Iterator[dict[str, Any]]]:
     """Rows as they are done. Processes are started afresh: what is in a row can't depend on their number."""
-    from echo2.cli.sweep_point import ignore_interrupts, run_point
+    from echo2.cli.sweep_point import run_point
 
     if jobs <= 1:
         yield map(run_point, missing)
         return
     import multiprocessing
 
-    pool = multiprocessing.get_context("spawn").Pool(jobs, ignore_interrupts)
+    # Ctrl-C is for the parent, which keeps what is done. The children inherit that it is ignored, so that
+    # none of them is hit while it loads.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        pool = multiprocessing.get_context("spawn").Pool(jobs)
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         yield pool.imap_unordered(run_point, missing)
     finally:

@@ -6,7 +6,6 @@ A row depends on the configuration, the seed and the code, and on nothing else: 
 from __future__ import annotations
 
 import json
-import signal
 from typing import TYPE_CHECKING, Any
 
 from echo2.cli.sweep_grid import Point
@@ -19,18 +18,11 @@ Row = dict[str, Any]
 _plans: dict[str, tuple[RunPlan, str]] = {}
 
 
-def ignore_interrupts() -> None:
-    """Ctrl-C is for the parent, which keeps what is done and stops the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def run_point(point: Point) -> Row:
     """Plan and simulate. A point that cannot be built is a row with status "error"."""
     row: Row = {
         "key": point.key,
-        "index": point.index,
         "name": point.config.name,
-        **{name: _cell(value) for name, value in point.values},
         "seed": point.config.seed,
         "status": "ok",
         "message": "",
@@ -42,6 +34,12 @@ def run_point(point: Point) -> Row:
     row["version"] = point.version
     row["config"] = json.dumps(point.config.model_dump(mode="json"))
     return row
+
+
+def placed(row: Row, point: Point) -> Row:
+    """A row with its place in this grid: an earlier sweep may have run it under another one."""
+    values = {name: _cell(value) for name, value in point.values}
+    return {"key": row["key"], "index": point.index, "name": row["name"], **values, **row}
 
 
 def _results(point: Point) -> Row:

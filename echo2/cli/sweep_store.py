@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from echo2.cli.output import write_file
+from echo2.cli.output import remedy, write_file
 from echo2.errors import UserError
 
 FORMATS = (".parquet", ".csv")
@@ -39,11 +40,10 @@ class Store:
             raise _unwritable(self.path, error) from None
         self.rows[row["key"]] = row
 
-    def write_table(self, keys: Sequence[str]) -> None:
-        """Write the table of these rows, in this order."""
+    def write_table(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Write these rows as the table, in this order."""
         import pandas as pd
 
-        rows = [{**self.rows[key], "index": i} for i, key in enumerate(keys)]
         frame = pd.DataFrame(rows, columns=_columns(rows))
         if self._out.suffix == ".csv":
             write_file(self._out, lambda part: frame.to_csv(part, index=False))
@@ -51,8 +51,9 @@ class Store:
             write_file(self._out, lambda part: frame.to_parquet(part, index=False))
 
     def close(self) -> None:
-        """No more rows."""
-        self._stream.close()
+        """No more rows. What a full disk holds back has been complained about by `add`."""
+        with suppress(OSError):
+            self._stream.close()
 
     def _read(self) -> dict[str, dict[str, Any]]:
         """Rows of earlier runs. A line cut off in the middle is taken out, so that the next one is whole."""
@@ -93,6 +94,6 @@ def _columns(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _unwritable(path: Path, error: OSError) -> UserError:
     return UserError(
-        f"{path}: cannot be written ({error.strerror or error}); free some space or choose another --out; "
-        "rows that are done are kept"
+        f"{path}: cannot be written ({error.strerror or error}); {remedy(error)} with --out; rows that are "
+        "done are kept"
     )

@@ -16,11 +16,18 @@ if TYPE_CHECKING:
 WIDTH = 100
 
 
+class _Console(Console):
+    """Leaves a closed pipe (`| head`) to the entry point; rich would end with exit code 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console(stderr: bool = False) -> Console:
     """A console of at most 100 columns."""
     plain = Console(stderr=stderr)
     width = min(WIDTH, plain.width) if plain.is_terminal else WIDTH
-    return Console(stderr=stderr, highlight=False, width=width)
+    return _Console(stderr=stderr, highlight=False, width=width)
 
 
 def table(

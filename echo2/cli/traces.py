@@ -80,8 +80,11 @@ def show(which: Which, out: Out = None, json: Json = False) -> None:
     """Sum up one trace, and draw it with --out."""
     from echo2.cli.output import print_json, write_file
     from echo2.cli.tables import console, table
+    from echo2.errors import UserError
     from echo2.traces.show import draw, summary
 
+    if out is not None and out.suffix.lower() != ".png":
+        raise UserError(f"--out {out}: must end in .png")
     rows = summary(which)
     if out is not None:
         write_file(out, lambda part: _drawn(draw, which, part))

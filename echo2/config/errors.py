@@ -44,11 +44,18 @@ def as_user_error(
     """
     found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     path, text = _line(found[0], table)
-    setting = overridden.get(path)
+    setting = _setting(path, overridden)
     where = f"{source} with --set {setting}" if setting else source
     more = f" (and {len(found) - 1} more mistakes)" if len(found) > 2 else ""
     more = " (and 1 more mistake)" if len(found) == 2 else more
     return UserError(f"{where}: {text}{more}")
+
+
+def _setting(path: str, overridden: dict[str, str]) -> str:
+    """The `--set` that set this key, a part of it, or what it is a part of; empty if none did."""
+    related = (text for at, text in overridden.items() if f"{at}.".startswith(f"{path}.")
+               or f"{path}.".startswith(f"{at}."))  # fmt: skip
+    return overridden.get(path) or next(related, "")
 
 
 def dotted(location: tuple[int | str, ...], data: Any) -> str:
@@ -85,7 +92,7 @@ def _line(detail: ErrorDetails, table: dict[str, Any]) -> tuple[str, str]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    text = f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else repr(value)
+    text = repr(value)
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "..."
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from echo2.config.sections import (
+    MAX_WORKERS,
     MIN_PRICE_USD_PER_H,
     Batch,
     Learner,
@@ -30,7 +31,7 @@ class Config(Section):
 
     name: Text = "run"
     """Name of the run, for its outputs."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
     """Seed of everything random: one seed, one result."""
     run: Run = Run()
     batch: Batch = Batch()
@@ -92,6 +93,12 @@ def _lengths(config: Config) -> None:
 def _pools(config: Config) -> None:
     if not config.pool:
         raise ValueError("pool = []: the pool is empty; add at least one [[pool]] with count >= 1")
+    total = sum(pool.count for pool in config.pool)
+    if total > MAX_WORKERS:
+        raise ValueError(
+            f"pool = {total:,} workers in all: must be <= {MAX_WORKERS:,}, or planning takes too long; lower "
+            "a pool's count"
+        )
     seen: set[str] = set()
     for pool in config.pool:
         key = f"pool.{pool.name}"

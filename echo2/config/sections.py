@@ -6,6 +6,7 @@ it. Units are in the names: `_mbps` is 10^6 bit/s, `_gb` 10^9 bytes, `_s` second
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -13,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from echo2.policy.broadcast import TOPOLOGIES, Topology
 
 MIN_PRICE_USD_PER_H = 0.02
+# A plan of this many workers takes about a minute and 1.5 GB.
+MAX_WORKERS = 4096
 
 # Upper ends are there to catch a wrong unit: bit/s for Mbit/s, bytes for GB, milliseconds for seconds.
 Mbps = Annotated[float, Field(gt=0, le=1e6)]
@@ -38,7 +41,7 @@ class Section(BaseModel):
 
 def _auto_or(value: Any, form: str, least: float) -> Any:
     """Refuse, in one message, what is neither "auto" nor a number (pydantic would report both branches)."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if value == "auto" or (number and value >= least and (form == "number" or isinstance(value, int))):
         return value
     raise ValueError(f'must be "auto" or a {form} >= {least:g}')
@@ -47,7 +50,7 @@ def _auto_or(value: Any, form: str, least: float) -> Any:
 class Run(Section):
     """What is run: how many steps, how stale, published how often, by which system."""
 
-    steps: Count = 100
+    steps: int = Field(default=100, ge=1, le=1_000_000)
     """Learner steps."""
     staleness: int = Field(default=4, ge=0, le=1000)
     """S: no rollout older than this many versions is trained. 0 is strictly on-policy."""
@@ -72,7 +75,7 @@ class Run(Section):
 class Batch(Section):
     """What a learner step consumes."""
 
-    rollouts_per_step: Count = 512
+    rollouts_per_step: int = Field(default=512, ge=1, le=65_536)
     """B: rollouts a step trains on."""
     group_size: Count = 8
     """G: rollouts of one prompt; it must divide rollouts_per_step."""
@@ -94,7 +97,7 @@ class Learner(Section):
 
     gpu: Text = "H200"
     """A GPU of the catalogue (echo2/traces/gpus.py)."""
-    gpus: Count = 4
+    gpus: int = Field(default=4, ge=1, le=4096)
     """How many of them."""
     provider: Text = "aws"
     """Who rents them out; aws, gcp and azure are inside the matrix of regions, all others beside it."""
@@ -149,7 +152,7 @@ class Pool(Section):
     """Its name; workers are called name-0, name-1, ..."""
     gpu: Text
     """A GPU of the catalogue."""
-    count: Count
+    count: int = Field(ge=1, le=MAX_WORKERS)
     """Workers on offer. A worker is as many GPUs as its engine profile needs for the model (mostly 1)."""
     provider: Text
     """Who rents them out; aws, gcp and azure are inside the matrix of regions, all others beside it."""

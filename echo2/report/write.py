@@ -37,8 +37,7 @@ def write_report(run_dir: Path, out: Path | None = None) -> ReportFiles:
         ) from error
     target = run_dir if out is None else out
     pictures = [(target / "figures" / f"{name}.png", light) for name, (light, _) in pngs.items()]
-    for path, data in [*pictures, (target / "report.html", page.encode())]:
-        _write(path, data)
+    _write_all(target, {**dict(pictures), target / "report.html": page.encode()})
     return ReportFiles(target / "report.html", tuple(path for path, _ in pictures))
 
 
@@ -58,16 +57,22 @@ def _png(make: Any, record: RunRecord, theme: style.Theme) -> bytes | None:
         return None if figure is None else style.png_bytes(figure)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write to a temporary neighbour and rename it: the file is whole or absent."""
-    part = path.with_name(path.name + ".part")
+def _write_all(target: Path, files: dict[Path, bytes]) -> None:
+    """All files or none: each to a temporary neighbour, renamed when every one is whole."""
+    new = [folder for folder in (target / "figures", target, *target.parents) if not folder.exists()]
+    parts = {path: path.with_name(path.name + ".part") for path in files}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+        for path, part in parts.items():
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(files[path])
+        for path, part in parts.items():
+            part.replace(path)
+    except BaseException as error:
+        for remove in (*(part.unlink for part in parts.values()), *(folder.rmdir for folder in new)):
+            with suppress(OSError):
+                remove()
+        if not isinstance(error, OSError):
+            raise
         raise UserError(
-            f"{path}: cannot write ({error.strerror}); free some space or choose --out"
+            f"{target}: cannot write ({error.strerror}); free some space or choose another --out"
         ) from error

@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 
 from echo2.config import Config, Pool
+from echo2.config.sections import MAX_WORKERS
+from echo2.errors import UserError
 from echo2.policy.generation import TokenLengths
 from echo2.scenario.prices import learner_price
 
@@ -62,6 +64,12 @@ def dedicated(config: Config, lengths: TokenLengths, train_s: float, notes: list
     rate = worker_rate(config, pool, engine, lengths).rollouts_per_s
     needed = config.batch.rollouts_per_step / train_s
     count = 1 + math.ceil(OFFERED * needed / rate)
+    if count > MAX_WORKERS:
+        raise UserError(
+            f"run.system = {config.run.system!r}: a learner that needs {needed:,.0f} rollouts/s would need "
+            f"{count:,} workers on offer, more than {MAX_WORKERS:,}; raise learner.step_s, or lower "
+            "rollouts_per_step"
+        )
     pool = pool.model_copy(update={"count": count, "price_usd_per_h": per_gpu * engine.gpus})
     one_off = config.run.system == "one-step-off"
     changes = {"staleness": 1, "reading": "stall"} if one_off else {"reading": "overlap"}

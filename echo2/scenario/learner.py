@@ -31,6 +31,12 @@ def learner_model(config: Config, lengths: TokenLengths, notes: list[str]) -> Le
     if learner.step_s is not None:
         notes.append(f"learner: {learner.step_s:g} s a step, given")
         return LearnerModel(learner.step_s, 0.0, learner.step_cv)
+    with key("model.name", config.model.name):
+        try:
+            traces.model_info(config.model.name)
+        except UserError as error:
+            raise UserError(f"{error}; or give learner.step_s, model.snapshot_gb, and tokens_per_s and slots "
+                            "of the pools") from None  # fmt: skip
     with key("learner.gpu", learner.gpu):
         try:
             profile = traces.learner_tokens_per_s(card, learner.gpus, config.model.name)

@@ -80,7 +80,10 @@ def engine_of(config: Config, pool: Pool) -> Engine:
             running = min(pool.slots, pool.max_running or pool.slots)
             model = DecodeModel.constant_rate(pool.tokens_per_s, running, pool.speed)
             return Engine(model, 1, f"{card}, {pool.tokens_per_s:g} tokens/s at {running} sequences, given")
-        profile = traces.decode_model(card, config.model.name, pool.max_running)
+        try:
+            profile = traces.decode_model(card, config.model.name, pool.max_running)
+        except UserError as error:
+            raise UserError(f"{error}; or give tokens_per_s and slots") from None
     times = f", times {pool.speed:g}" if pool.speed != 1 else ""
     note = f"decoding on {profile.gpus} x {card} ({profile.basis}: {profile.source}{times})"
     return Engine(replace(profile.model, speedup=pool.speed), profile.gpus, note)

@@ -20,12 +20,13 @@ from echo2.traces.links import (
     shape,
 )
 from echo2.traces.models import MODELS, ModelInfo, model_info
-from echo2.traces.prices import PriceQuote, price
+from echo2.traces.prices import CHEAPEST, PriceQuote, offers, price
 from echo2.traces.regions import RegionMatrix, internet_egress_usd_per_gb, regions
 from echo2.traces.schema import KINDS
 from echo2.traces.spot import AvailabilityTrace, availability
 
 __all__ = [
+    "CHEAPEST",
     "GPUS",
     "KINDS",
     "MODELS",
@@ -56,6 +57,7 @@ __all__ = [
     "load",
     "model_info",
     "nic_bucket",
+    "offers",
     "price",
     "regions",
     "shape",

@@ -67,7 +67,7 @@ def decode_model(gpu: str, model: str, max_running: int = 0, path: str | Path | 
         known = ", ".join(sorted(set(rows["gpu"]))) or "none"
         raise UserError(
             f"decode speed of {name} on GPU {card!r} is not known (or its weights do not fit the card); "
-            f"known GPUs for {name}: {known}; or give your own engine file"
+            f"known GPUs for {name}: {known}"
         )
     basis = min(mine["basis"], key=BASES.index)
     mine = mine[mine["basis"] == basis]

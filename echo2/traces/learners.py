@@ -48,9 +48,7 @@ def learner_tokens_per_s(gpu_name: str, gpus: int, model: str, tuning: str = "fu
         raise unknown("tuning", tuning, TUNINGS)
     rows = _rows(tuning)
     if card not in set(rows["gpu"]):
-        raise unknown(
-            "training speed on GPU", card, rows["gpu"], "set the learner's tokens per second yourself"
-        )
+        raise unknown("training speed on GPU", card, rows["gpu"])
     fits = info.parameters * TRAIN_BYTES_PER_PARAMETER <= 0.92e9 * gpu(card).vram_gb * gpus
     row = _nearest(rows, card, gpus, info)
     rate, source, how = float(row["tokens_per_s"]), str(row["source"]), []
@@ -104,8 +102,6 @@ def _card_ratio(rows: Any, card: str, other: str) -> tuple[float, str]:
     mine, theirs = rows[rows["gpu"] == card], rows[rows["gpu"] == other]
     both = mine.merge(theirs, on=["gpus", "model"])
     if both.empty:
-        raise UserError(
-            f"no model was trained on both {card} and {other}; set the learner's tokens per second"
-        )
+        raise UserError(f"no model was trained on both {card} and {other}; take another GPU")
     row = max((r for _, r in both.iterrows()), key=lambda r: model_info(str(r["model"])).active_parameters)
     return float(row["tokens_per_s_x"]) / float(row["tokens_per_s_y"]), f"{row['model']} x{int(row['gpus'])}"

@@ -68,6 +68,16 @@ def price(
     )
 
 
+def offers(gpu: str, path: str | Path | None = None) -> set[tuple[str, str]]:
+    """(provider in lower case, market) of everybody who quotes a GPU; empty where nobody does."""
+    name = canonical(gpu)
+    found: set[tuple[str, str]] = set()
+    for table in _tables(path):
+        rows = table[table["gpu"].str.lower() == name.lower()]
+        found |= set(zip(rows["provider"].str.lower(), rows["market"], strict=True))
+    return found
+
+
 def _tables(path: str | Path | None) -> list[Any]:
     """Price tables, newest first."""
     if path is not None:

@@ -205,6 +205,8 @@ class _March:
         waiting = []
         for i in candidates:
             w = self.workers[i]
+            if w.arriving is not None and self.problem.reading == "stall":
+                continue
             room = (self.problem.S + w.live_version + 1) * self.problem.B - buffered
             cap = self._cap(w, room)
             if w.running < cap - HALF_ROLLOUT:
