@@ -15,7 +15,7 @@ from echo2.errors import UserError
 from echo2.runtime.learning.sampling import Sampling
 from echo2.runtime.rollout.engine import SwapMode, WeightUpdateError, check_next_version, swap_mode
 from echo2.runtime.rollout.model_dir import read_limits
-from echo2.runtime.rollout.request import EngineLimits, GroupRequest, SamplingSettings, rollout_seed
+from echo2.runtime.rollout.request import EngineLimits, GroupRequest, SamplingSettings, group_seed, rollout_seed
 from echo2.runtime.rollout.vllm_engine import VllmSettings, require_vllm
 
 LIMITS = EngineLimits(vocab_size=100, context_tokens=32)
@@ -69,12 +69,17 @@ def test_a_request_that_just_fits_is_taken() -> None:
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 10**9), st.integers(0, 1000))
-def test_seeds_of_neighbours_differ(seed: int, group_id: int, index: int) -> None:
-    """A rollout's seed is in range, repeats, and is not that of the next rollout, group or run."""
-    own = rollout_seed(seed, group_id, index)
-    assert 0 <= own < 2**63 and own == rollout_seed(seed, group_id, index)
-    others = {rollout_seed(seed, group_id, index + 1), rollout_seed(seed, group_id + 1, index)}
-    assert own not in others | {rollout_seed(seed + 1, group_id, index)}
+def test_seeds_of_neighbours_differ(seed: int, prompt: int, index: int) -> None:
+    """A seed is in range, repeats, and is not that of the next rollout, prompt, version or run."""
+    own = rollout_seed(group_seed(seed, prompt, 3), index)
+    assert 0 <= own < 2**63 and own == rollout_seed(group_seed(seed, prompt, 3), index)
+    others = {
+        rollout_seed(group_seed(seed, prompt, 3), index + 1),
+        rollout_seed(group_seed(seed, prompt + 1, 3), index),
+        rollout_seed(group_seed(seed, prompt, 4), index),
+        rollout_seed(group_seed(seed + 1, prompt, 3), index),
+    }
+    assert own not in others
 
 
 def test_versions_only_go_up() -> None:

@@ -25,13 +25,21 @@ class Dispatch:
         self._fleet = fleet
         self._ledger = ledger
         self._gate = gate
-        self.prompts = PromptQueue()
+        self.prompts = PromptQueue(settings.prompts)
         self.groups: dict[int, Group] = {}
         self._stamps: dict[int, dict[int, Group]] = {}
         self._next_group = 0
         self._in_flight = 0
         self._claim_rate = 0.0
         self._claim_slots = 0
+
+    def resume(self, next_prompt: int, next_group: int, again: tuple[tuple[int, int], ...]) -> None:
+        """Go on where a stopped run was. Raises ValueError for a prompt that is still to come."""
+        if late := [prompt for prompt, _ in again if prompt >= next_prompt]:
+            raise ValueError(f"prompt {late[0]} cannot be tried again: fresh prompts go on at {next_prompt}")
+        self.prompts.next_ordinal = next_prompt
+        self.prompts.again.extend(again)
+        self._next_group = next_group
 
     # ---- starting groups -------------------------------------------------------------------------
 
@@ -46,7 +54,7 @@ class Dispatch:
         if gate.room(worker.version) < size:
             return
         cap = self._cap(worker)
-        while worker.in_flight < cap and gate.room(worker.version) >= size:
+        while worker.in_flight < cap and gate.room(worker.version) >= size and not self.prompts.empty:
             self._start(t_s, worker, out)
 
     def fill_all(self, t_s: float, out: list[Decision]) -> None:
@@ -57,7 +65,7 @@ class Dispatch:
             if not self._blocked(worker) and worker.in_flight < (cap := self._cap(worker)):
                 heap.append((self._due_s(worker), index, cap, worker))
         heapq.heapify(heap)
-        while heap:
+        while heap and not self.prompts.empty:
             _, index, cap, worker = heapq.heappop(heap)
             if gate.room(worker.version) < size:
                 continue
@@ -145,6 +153,12 @@ class Dispatch:
 
     def give_back(self, t_s: float, group: Group, reason: str, out: list[Decision]) -> None:
         """A complete group cannot be trained: its prompt is tried again, in front of all others."""
+        self._give_back(t_s, group, group.attempt + 1, reason, out)
+
+    def fail(self, t_s: float, group: Group, reason: str, out: list[Decision]) -> None:
+        """A running group cannot be completed where it runs: that was an attempt."""
+        out.append(CancelGroup(t_s, group.group_id, group.worker_id, reason, group.stamp))
+        self._drop(group)
         self._give_back(t_s, group, group.attempt + 1, reason, out)
 
     def cancel_doomed(self, t_s: float, out: list[Decision]) -> None:

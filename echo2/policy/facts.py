@@ -39,10 +39,33 @@ class WorkerOffer:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The run begins (or is resumed) with the learner at `version`."""
+    """The run begins (or is resumed) with the learner at `version`.
+
+    A resumed run tells the ordinal of the first fresh prompt, the id of the first new group and, in order,
+    the (prompt, attempt) that are to be generated again.
+    """
 
     t_s: float
     version: int = 0
+    next_prompt: int = 0
+    next_group: int = 0
+    again: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecovered:
+    """Before `RunStarted`: a group was complete, and not trained, when the run was last stopped.
+
+    `oldest_version` over all its rollouts; `tokens` of all of them.
+    """
+
+    t_s: float
+    group_id: int
+    worker_id: str
+    prompt: int
+    attempt: int
+    tokens: int
+    oldest_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +152,16 @@ class RolloutFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupFailed:
+    """A group cannot be completed where it runs: refused by the engine, or by the learner's door."""
+
+    t_s: float
+    worker_id: str
+    group_id: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """The learner has finished an optimiser step and is now at `version`.
 
@@ -177,6 +210,7 @@ class TimerFired:
 
 Fact = (
     RunStarted
+    | GroupRecovered
     | WorkerOffered
     | OfferWithdrawn
     | WorkerJoined
@@ -185,6 +219,7 @@ Fact = (
     | RateMeasured
     | LinkMeasured
     | RolloutFinished
+    | GroupFailed
     | StepFinished
     | SnapshotLive
     | SnapshotFailed

@@ -48,6 +48,8 @@ class Scheduler:
         self._started = False
         self._handlers: dict[type, Callable[[Any, list[Decision]], None]] = {
             f.RolloutFinished: self._rollout_finished,
+            f.GroupFailed: self._group_failed,
+            f.GroupRecovered: self._group_recovered,
             f.RunStarted: self._run_started,
             f.WorkerOffered: self._worker_offered,
             f.OfferWithdrawn: self._offer_withdrawn,
@@ -72,6 +74,8 @@ class Scheduler:
         self.now = t_s
         out: list[Decision] = []
         self._handlers[type(fact)](fact, out)
+        if self.dispatch.prompts.empty:
+            self._check_exhausted(out)
         return out
 
     def waiting_for(self) -> str:
@@ -86,6 +90,7 @@ class Scheduler:
         if self._started:
             raise ValueError(f"the run has begun already; it cannot begin again at version {fact.version}")
         self.ledger.resume(fact.version)
+        self.dispatch.resume(fact.next_prompt, fact.next_group, fact.again)
         self.gate.trained = fact.version * self.settings.rollouts_per_step
         self._started = True
         if fact.version >= self.settings.total_steps:
@@ -94,7 +99,17 @@ class Scheduler:
         self.roster.begin(fact.t_s, out)
         self.publication.begin(fact.t_s, out)
         self.dispatch.recount_claims()
+        self._try_train(out)
         self._fill_all(out)
+
+    def _group_recovered(self, fact: f.GroupRecovered, out: list[Decision]) -> None:
+        if self._started:
+            raise ValueError(f"groups are recovered before the run begins, not after: {fact}")
+        size, oldest = self.settings.group_size, fact.oldest_version
+        group = Group(fact.group_id, fact.prompt, fact.attempt, fact.worker_id, size, oldest, fact.t_s)
+        group.remaining, group.tokens = 0, fact.tokens
+        self.gate.buffered += size
+        self.buffer.push(group)
 
     def _worker_offered(self, fact: f.WorkerOffered, out: list[Decision]) -> None:
         self.roster.offered(self.fleet.offer(fact.offer))
@@ -202,6 +217,16 @@ class Scheduler:
         # Most rollouts end on a worker that is still full: its group's other members wait in the engine.
         if worker.in_flight < worker.offer.slots:
             self._fill(worker, out)
+
+    def _group_failed(self, fact: f.GroupFailed, out: list[Decision]) -> None:
+        group = self.dispatch.groups.get(fact.group_id)
+        if group is None or group.worker_id != fact.worker_id:
+            return
+        worker = self.fleet[fact.worker_id]
+        worker.progress_s = fact.t_s
+        self.dispatch.fail(fact.t_s, group, fact.cause, out)
+        self._stop_if_idle(worker, out)
+        self._fill_all(out)
 
     def _group_complete(self, group: Group, worker: Worker, out: list[Decision]) -> None:
         self.gate.buffered += group.rollouts
@@ -329,6 +354,13 @@ class Scheduler:
             self._expel(worker, f"no rollout has ended for {self.now - worker.progress_s:.0f} s", out)
         else:
             self.dispatch.watch(self.now, worker, out)
+
+    def _check_exhausted(self, out: list[Decision]) -> None:
+        """No prompt is left, none runs, and what is complete does not make a batch: a clear end."""
+        idle = self._started and not self.training and not self.finished and not self.gate.running
+        if idle and len(self.buffer) < self.settings.groups_per_step:
+            size = self.settings.prompts
+            self._finish(f"the data is exhausted: all {size} prompts have been generated", out)
 
     def _finish(self, reason: str, out: list[Decision]) -> None:
         self.finished = True

@@ -23,6 +23,7 @@ class SchedulerSettings:
     cannot be kept busy (0: whatever gives the least USD per step by a rough estimate). `topologies`
     restricts the broadcast plans (empty: all are tried). `max_attempts` is how often a prompt is generated
     before it is given up.
+    `prompts`: how many the data has (0: they never end).
     `patience` times the expected time is how long anything is waited for.
     """
 
@@ -44,6 +45,7 @@ class SchedulerSettings:
     margin: float = 1.0
     serial_rate: float = 0.0
     max_attempts: int = 5
+    prompts: int = 0
     pull_fanout: int = 4
     review_s: float = 600.0
     patience: float = 10.0

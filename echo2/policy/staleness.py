@@ -158,10 +158,16 @@ class GroupBuffer:
 
 @dataclass(slots=True)
 class PromptQueue:
-    """Prompt ordinals in order, with those to be tried again in front."""
+    """Prompt ordinals in order, with those to be tried again in front. `size` 0: they never end."""
 
+    size: int = 0
     next_ordinal: int = 0
     again: deque[tuple[int, int]] = field(default_factory=deque)
+
+    @property
+    def empty(self) -> bool:
+        """Whether every prompt has been taken."""
+        return bool(self.size) and self.next_ordinal >= self.size and not self.again
 
     def take(self) -> tuple[int, int]:
         """(prompt ordinal, attempt) to generate next."""

@@ -41,7 +41,7 @@ class Row:
     @classmethod
     def of(cls, request: GroupRequest, index: int) -> Row:
         """A row that has not begun, with the rollout's own random stream."""
-        seed = rollout_seed(request.sampling.seed, request.group_id, index)
+        seed = rollout_seed(request.sampling.seed, index)
         return cls(request, index, random.Random(seed))
 
     def append(self, token: int, logprob: float, version: int) -> None:

@@ -19,7 +19,7 @@ class SamplingSettings:
 
     `distribution` is the sampling distribution, the one behaviour log-probs are taken under; `top_k=1` is
     greedy (every log-prob 0). A completion ends at `max_tokens`, or with any of `stop_token_ids`, which is
-    kept as its last token. `seed` is the run's: each rollout derives its own from it (`rollout_seed`).
+    kept as its last token. `seed` is the group's: each rollout derives its own from it (`rollout_seed`).
     Raises UserError for values that cannot be sampled with.
     """
 
@@ -96,7 +96,19 @@ class EngineLimits:
             )
 
 
-def rollout_seed(seed: int, group_id: int, index: int) -> int:
-    """The seed of one rollout, in [0, 2^63): equal inputs give equal seeds on any engine (ours: SHA-256)."""
-    digest = hashlib.sha256(f"{seed}:{group_id}:{index}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
+def group_seed(run_seed: int, prompt: int, version: int) -> int:
+    """The seed of a group, in [0, 2^63), from what is the same in a run that is stopped and resumed (ours).
+
+    A prompt that is generated again with the same version, because its worker was lost, draws the same
+    completions, so that a loss does not choose among them; with a newer version it draws new ones.
+    """
+    return _seed(f"{run_seed}:{prompt}:{version}")
+
+
+def rollout_seed(seed: int, index: int) -> int:
+    """The seed of a group's `index`-th rollout, in [0, 2^63): the same on any engine (ours)."""
+    return _seed(f"{seed}:{index}")
+
+
+def _seed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

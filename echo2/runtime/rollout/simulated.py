@@ -198,14 +198,14 @@ class SimulatedEngine:
         self._wake.set()
 
     def _sequence(self, request: GroupRequest, index: int) -> Sequence:
-        share = random.Random(rollout_seed(request.sampling.seed, request.group_id, index)).random()
+        share = random.Random(rollout_seed(request.sampling.seed, index)).random()
         tokens = round(float(self._settings.lengths.quantile(share)))
         return Sequence(request, index, max(1, min(request.sampling.max_tokens, tokens)))
 
     def _rollout(self, sequence: Sequence, tokens: int, reason: str) -> GeneratedRollout:
         """The rollout with uniformly drawn tokens, each of log-prob -log V."""
         request, vocab = sequence.request, self.limits.vocab_size
-        draws = random.Random(rollout_seed(request.sampling.seed, request.group_id, sequence.index))
+        draws = random.Random(rollout_seed(request.sampling.seed, sequence.index))
         ids = tuple(draws.choices(range(vocab), k=tokens))
         segments = tuple(s for s in sequence.segments if s.start < tokens)
         return GeneratedRollout(

@@ -243,7 +243,7 @@ class VllmEngine:
             max_tokens=sampling.max_tokens,
             stop_token_ids=list(sampling.stop_token_ids),
             ignore_eos=True,  # only the request's own stop ids end a rollout, as in every engine
-            seed=rollout_seed(sampling.seed, request.group_id, index),
+            seed=rollout_seed(sampling.seed, index),
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
