@@ -1,0 +1,174 @@
+"""The learner in a thread of its own: claims a batch, trains, commits, checkpoints, copies weights out.
+
+Called by the live world. One job at a time; torch gives the interpreter up while it computes, so the event
+loop goes on answering workers.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from echo2.config import Train
+from echo2.errors import UserError
+from echo2.runtime.data.ledger import Ledger
+from echo2.runtime.data.rollout import Rollout
+from echo2.runtime.learning import checkpoint
+from echo2.runtime.learning.learner import Learner
+from echo2.runtime.learning.metrics import StepMetrics
+from echo2.runtime.learning.sampling import Sampling
+from echo2.runtime.learning.settings import LearnerSettings
+from echo2.runtime.learning.weights import whole_weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A finished step: its metrics, the weights to publish (None: not this time), seconds by part."""
+
+    metrics: StepMetrics
+    weights: dict[str, Tensor] | None
+    lengths: tuple[int, ...]
+    seconds: float
+    claim_s: float
+    checkpoint_s: float
+
+
+class LearnerHost:
+    """Model, optimiser and ledger claims. Blocking; not for the event loop."""
+
+    def __init__(
+        self, train: Train, model_dir: Path, max_tokens: int, checkpoints: Path, staleness_bound: int
+    ) -> None:
+        """Load the model, on the GPU where there is one. Raises UserError for a model that cannot be had."""
+        if train.threads:
+            torch.set_num_threads(train.threads)
+        model = load_model(model_dir)
+        reference = load_model(model_dir) if train.kl_coefficient > 0 else None
+        self.learner = Learner(model, learner_settings(train, max_tokens), reference=reference)
+        self.vocab_size = int(model.config.vocab_size)
+        self._train, self._run, self._bound = train, checkpoints, staleness_bound
+        self._saved = -1
+
+    @property
+    def version(self) -> int:
+        """Optimiser steps the weights have seen."""
+        return self.learner.version
+
+    def resume(self) -> dict[str, Any]:
+        """Load the newest checkpoint that is whole; returns the state kept with it.
+
+        One that is damaged is passed over with the ones after it named in the error only if none is left.
+        """
+        found = sorted(self._run.glob("version-*"), reverse=True)
+        if not found:
+            raise UserError(f"{self._run}: no checkpoint is there to resume from; start the run anew")
+        trouble: UserError | None = None
+        for path in found:
+            try:
+                state = checkpoint.load(self.learner, path)
+            except UserError as error:
+                trouble = trouble or error
+                continue
+            self._saved = self.version
+            return state
+        assert trouble is not None
+        raise trouble
+
+    def step(self, ledger: Ledger, version: int, groups: Sequence[int], publish: bool) -> Step:
+        """Train on the claimed groups, in the order of their prompts, and commit.
+
+        Whatever fails before the commit leaves the claim released and the ledger as it was.
+        """
+        began = time.perf_counter()
+        rollouts = ledger.claim(version, groups, self._bound)
+        # The order of arrival is chance; with the prompts' order the same batch gives the same bits.
+        rollouts.sort(key=lambda rollout: (rollout.prompt, rollout.attempt, rollout.index))
+        claim_s = time.perf_counter() - began
+        try:
+            metrics = self.learner.step(rollouts)
+        except BaseException:
+            ledger.release(version)
+            raise
+        ledger.commit(version, self.version)
+        weights = self.weights() if publish else None
+        return Step(
+            metrics=metrics,
+            weights=weights,
+            lengths=tuple(rollout.tokens for rollout in rollouts),
+            seconds=time.perf_counter() - began,
+            claim_s=claim_s,
+            checkpoint_s=0.0,
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of the weights in the dtype they are published in."""
+        kind = getattr(torch, self._train.snapshot_dtype)
+        return {
+            name: t.detach().to("cpu", kind, copy=True)
+            for name, t in whole_weights(self.learner.model).items()
+        }
+
+    def save(self, state: Mapping[str, Any]) -> float:
+        """Write a checkpoint unless this version has one; keeps the newest few. Returns the seconds."""
+        began = time.perf_counter()
+        if self.version != self._saved:
+            checkpoint.save(self.learner, self._run, state)
+            self._saved = self.version
+            for old in sorted(self._run.glob("version-*"))[: -self._train.keep_checkpoints]:
+                shutil.rmtree(old, ignore_errors=True)
+        return time.perf_counter() - began
+
+    def probe(self, rollouts: Sequence[Rollout]) -> dict[str, tuple[float, ...]]:
+        """The learner's own log-probs, to compare with an engine's."""
+        return self.learner.logprobs(rollouts)
+
+
+def load_model(path: Path) -> PreTrainedModel:
+    """A causal language model in float32, on the GPU where there is one."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"train.model = {str(path)!r}: no model can be loaded from it ({reason}); give a directory that "
+            "save_pretrained wrote"
+        ) from error
+    if torch.cuda.is_available():
+        torch.nn.Module.to(model, "cuda")
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def learner_settings(train: Train, max_tokens: int) -> LearnerSettings:
+    """The learner's settings of a configuration."""
+    return LearnerSettings(
+        learning_rate=train.learning_rate,
+        warmup_steps=train.warmup_steps,
+        weight_decay=train.weight_decay,
+        max_grad_norm=train.max_grad_norm,
+        advantage=train.advantage,
+        aggregation=train.aggregation,
+        max_tokens=max_tokens,
+        clip_low=train.clip_low,
+        clip_high=train.clip_high,
+        kl_coefficient=train.kl_coefficient,
+        ratio_to=train.ratio_to,
+        weight=train.weight,
+        weight_cap=train.weight_cap,
+        token_budget=train.token_budget,
+        sampling=Sampling(train.temperature, train.top_k, train.top_p),
+    )

@@ -1,0 +1,99 @@
+"""What happens around every request: token, place, body, message, and how a refusal or an error is told.
+
+Called by the routes in `server`. A client never sees a traceback; the log does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fastapi import Request, Response
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+
+from echo2.errors import UserError
+from echo2.runtime.transport import messages as m
+from echo2.runtime.transport.auth import authorised
+from echo2.runtime.transport.coordinator import Refusal
+from echo2.runtime.transport.limits import Crowd, LeaseCount, Limits, drain, read_body
+
+LOG = logging.getLogger("echo2.transport")
+LEASE_HEADER = "x-echo2-lease"
+STRANGER_BYTES = 1 << 20
+"""What is read and thrown away of a refused body whose sender has not shown the token."""
+_SHOWN = 80
+
+Kind = TypeVar("Kind", bound=m.Message)
+
+
+class Door:
+    """The token and limits of one server, and who is inside."""
+
+    def __init__(self, token: str, limits: Limits) -> None:
+        self._token, self.limits = token, limits
+        self._crowd, self.leases = Crowd(limits.requests), LeaseCount(limits.leases)
+
+    async def answer(
+        self, request: Request, inside: Callable[[Request], Awaitable[Response]], needs_token: bool = True
+    ) -> Response:
+        """What `inside` answers, or a Problem. Without the right token nothing else is looked at."""
+        drain_bytes = STRANGER_BYTES
+        try:
+            if needs_token and not authorised(request.headers.get("authorization"), self._token):
+                raise Refusal(401, "wrong-token", "the token is missing or wrong; give the one of this run")
+            drain_bytes = self.limits.rollouts_bytes
+            with self._crowd.one_more():
+                return await inside(request)
+        except ClientDisconnect:
+            return problem(400, "gone", "the connection ended before the body did")
+        except Refusal as refusal:
+            await drain(request.stream(), drain_bytes)
+            return problem(refusal.status, refusal.code, str(refusal))
+        except UserError as error:
+            return problem(422, "refused", str(error))
+        except Exception:
+            LOG.exception("%s %s failed", request.method, request.url.path)
+            return problem(500, "internal", "the learner failed to answer; its log says why")
+
+    async def body(self, request: Request, limit: int) -> bytes:
+        """The body, at most `limit` bytes of it. Raises Refusal."""
+        length = request.headers.get("content-length")
+        return await read_body(request.stream(), length, limit, self.limits.body_s)
+
+    async def message(self, request: Request, kind: type[Kind], limit: int) -> Kind:
+        """The body as a message. Raises Refusal (413, 422)."""
+        return parsed(kind, await self.body(request, limit))
+
+
+def lease_of(request: Request) -> str:
+    """The lease in the header. Raises Refusal (400)."""
+    lease = request.headers.get(LEASE_HEADER, "")
+    if not 0 < len(lease) <= 128:
+        raise Refusal(400, "no-lease", "the header X-Echo2-Lease is missing or too long; say hello first")
+    return lease
+
+
+def parsed(kind: type[Kind], body: bytes) -> Kind:
+    """The message in a body. Raises Refusal (422) that names the first wrong field and its value."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first, more = error.errors(include_url=False, include_context=False)[0], error.error_count() - 1
+        place = ".".join(map(str, first["loc"])) or "the body"
+        given = repr(first["input"])
+        given = given if len(given) <= _SHOWN else given[: _SHOWN - 3] + "..."
+        text = f"{kind.__name__}: {place[:200]} is {given}: {first['msg'][:300]}"
+        raise Refusal(422, "malformed", text + (f" (and {more} more)" if more else "")) from None
+
+
+def problem(status: int, code: str, detail: str) -> Response:
+    """A refusal as HTTP."""
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return reply(m.Problem(error=code, detail=detail[:2000]), status, headers)
+
+
+def reply(message: m.Message, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A message as HTTP."""
+    return Response(message.model_dump_json().encode(), status, headers, "application/json")

@@ -1,0 +1,297 @@
+"""A worker's side of a snapshot: fetch it whole, verify it, and only then show it. Called by the worker.
+
+Chunks go straight to their place in an unfinished directory, which is renamed when every byte has been
+verified; so a model directory that exists is a whole one, and a fetch that is cancelled, refused or cut off
+changes nothing. What an unfinished or an earlier version on disk already holds is not fetched again.
+Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from echo2.errors import UserError
+from echo2.runtime.transport.client import Broken, Client, Refused
+from echo2.runtime.transport.manifest_check import SnapshotError, check_manifest, total_bytes
+from echo2.runtime.transport.messages import Chunk, File, Manifest
+from echo2.runtime.transport.model_files import WEIGHTS_FILE
+from echo2.runtime.transport.retry import Patience
+from echo2.runtime.transport.store import explained
+from echo2.runtime.transport.tensor_table import read_entries, weights_digest_of
+
+TRIES = 3
+"""How often a chunk is fetched before its bytes are called wrong."""
+MANIFEST_FILE = "snapshot.json"
+_SPARE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A verified snapshot at `path`, a model directory. Seconds of fetching and verifying, bytes fetched."""
+
+    path: Path
+    manifest: Manifest
+    transfer_s: float
+    check_s: float
+    bytes: int
+
+
+@dataclass
+class _Job:
+    """One fetch: where every chunk goes, and what has come."""
+
+    manifest: Manifest
+    path: Path
+    places: dict[Chunk, list[tuple[str, int]]]
+    waiting: list[Chunk] = field(default_factory=list)
+    bytes: int = 0
+
+
+class SnapshotReceiver:
+    """Fetches snapshots of the client's run into `directory`, one at a time, and keeps the last few."""
+
+    def __init__(
+        self,
+        client: Client,
+        directory: Path,
+        streams: int = 4,
+        keep: int = 2,
+        give_up_s: float = 120.0,
+        max_bytes: int = 1 << 42,
+    ) -> None:
+        """`streams` chunks at once; `keep` snapshots on disk, which later ones take equal chunks from.
+
+        `give_up_s`: how long failures in a row may go on; `max_bytes`: the largest snapshot taken.
+        """
+        if streams < 1 or keep < 1:
+            raise UserError(f"streams is {streams} and keep {keep}; both must be at least 1")
+        self._client, self._directory = client, directory
+        self._streams, self._keep = streams, keep
+        self._give_up_s, self._max_bytes = give_up_s, max_bytes
+        self._one_at_a_time = asyncio.Lock()
+
+    async def fetch(self, version: int = -1) -> Received:
+        """The snapshot of `version` (-1: the newest) as a model directory, verified to the last byte.
+
+        Raises SnapshotError for one that is not what it says or does not fit here, UserError for a full
+        disk or a learner out of reach. Cancelling is safe at any time.
+        """
+        async with self._one_at_a_time:
+            manifest = await self._client.manifest(version)
+            check_manifest(manifest, version, self._client.run_id, self._max_bytes)
+            began_s = time.monotonic()
+            if (path := await asyncio.to_thread(self._have, manifest)) is not None:
+                return Received(path, manifest, 0.0, time.monotonic() - began_s, 0)
+            job = await asyncio.to_thread(self._prepare, manifest)
+            await self._download(job)
+            fetched_s = time.monotonic()
+            await asyncio.to_thread(_verify, job)
+            path = await asyncio.to_thread(self._show, job)
+            return Received(path, manifest, fetched_s - began_s, time.monotonic() - fetched_s, job.bytes)
+
+    # ---- disk: in threads ------------------------------------------------------------------------
+
+    def _have(self, manifest: Manifest) -> Path | None:
+        """The directory of this very snapshot if it is here and still verifies."""
+        path = self._path(manifest)
+        with contextlib.suppress(UserError, OSError):
+            _verify(_Job(manifest, path, {}))
+            os.utime(path)
+            return path
+        return None
+
+    def _prepare(self, manifest: Manifest) -> _Job:
+        """Make the unfinished directory and put into it what is on this disk already."""
+        final = self._path(manifest)
+        job = _Job(manifest, self._directory / f"unfinished-{final.name}", _places(manifest))
+        with explained(self._directory):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            for other in self._directory.glob("unfinished-*"):
+                if other != job.path:
+                    shutil.rmtree(other, ignore_errors=True)
+            job.path.mkdir(exist_ok=True)
+            sources = [_source(path) for path in (job.path, *self._shown())]
+            job.waiting = [chunk for chunk in job.places if not _take_local(job, chunk, sources)]
+            missing = sum(chunk.size * len(job.places[chunk]) for chunk in job.waiting)
+            free = shutil.disk_usage(self._directory).free
+            if missing + _SPARE_BYTES > free:
+                raise SnapshotError(
+                    f"snapshot {manifest.version} needs {missing:,} more bytes in {str(self._directory)!r}, "
+                    f"which has {free:,} free; free some space or choose another directory"
+                )
+            for file in (*manifest.files, *manifest.model_files):
+                # also makes empty files, and cuts off what an earlier attempt may have left too long
+                with (job.path / file.name).open("ab") as stream:
+                    stream.truncate(file.size)
+        return job
+
+    def _show(self, job: _Job) -> Path:
+        """Give the verified directory its name, and throw away the oldest."""
+        final = self._path(job.manifest)
+        with explained(self._directory):
+            (job.path / MANIFEST_FILE).write_text(job.manifest.model_dump_json(), encoding="utf-8")
+            shutil.rmtree(final, ignore_errors=True)
+            job.path.rename(final)
+            for old in self._shown()[self._keep :]:
+                shutil.rmtree(old, ignore_errors=True)
+        return final
+
+    def _shown(self) -> list[Path]:
+        """Whole snapshots on this disk, the last one fetched first."""
+        found = [path for path in self._directory.glob("version-*") if path.is_dir()]
+        return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+    def _path(self, manifest: Manifest) -> Path:
+        # the weights belong to the name: a resumed run makes a version anew, with other weights
+        return self._directory / f"version-{manifest.version:08d}-{manifest.weights[:16]}"
+
+    # ---- network ---------------------------------------------------------------------------------
+
+    async def _download(self, job: _Job) -> None:
+        patience = Patience(
+            f"fetching snapshot {job.manifest.version} from {self._client.url}", self._give_up_s
+        )
+        queue = list(reversed(job.waiting))
+
+        async def stream() -> None:
+            while queue:
+                await self._fetch_chunk(job, queue.pop(), patience)
+
+        async with _first_error(), asyncio.TaskGroup() as group:
+            for _ in range(min(self._streams, len(queue))):
+                group.create_task(stream())
+
+    async def _fetch_chunk(self, job: _Job, chunk: Chunk, patience: Patience) -> None:
+        for _ in range(TRIES):
+            data = await self._fetch_bytes(job, chunk, patience)
+            if await asyncio.to_thread(_has_digest, data, chunk):
+                await asyncio.to_thread(_place, job, chunk, data)
+                return
+        raise SnapshotError(
+            f"chunk {chunk.digest} of snapshot {job.manifest.version} from {self._client.url} has the wrong "
+            "SHA-256; nothing was applied"
+        )
+
+    async def _fetch_bytes(self, job: _Job, chunk: Chunk, patience: Patience) -> bytearray:
+        """All bytes of the chunk; an attempt goes on where the one before broke off."""
+        data = bytearray()
+        while len(data) < chunk.size:
+            had = len(data)
+            try:
+                async with self._client.chunk(chunk.digest, had) as pieces:
+                    async for piece in pieces:
+                        data += piece
+                        job.bytes += len(piece)
+                        if len(data) > chunk.size:
+                            raise SnapshotError(
+                                f"chunk {chunk.digest} of snapshot {job.manifest.version} from "
+                                f"{self._client.url} is longer than {chunk.size} bytes; nothing was applied"
+                            )
+                if len(data) < chunk.size:
+                    raise Broken("the answer was cut short")
+            except Refused as refused:
+                raise SnapshotError(
+                    f"snapshot {job.manifest.version} is no longer served: {refused}"
+                ) from refused
+            except Broken as broken:
+                if len(data) > had:
+                    patience.progress()
+                await patience.failed(str(broken))
+        patience.progress()
+        return data
+
+
+def _places(manifest: Manifest) -> dict[Chunk, list[tuple[str, int]]]:
+    """Chunk -> (file, offset) of everywhere it goes, in the order of the files."""
+    places: dict[Chunk, list[tuple[str, int]]] = {}
+    for file in (*manifest.model_files, *manifest.files):
+        for chunk, at in _layout(file):
+            places.setdefault(chunk, []).append((file.name, at))
+    return places
+
+
+def _layout(file: File) -> list[tuple[Chunk, int]]:
+    at, found = 0, []
+    for chunk in file.chunks:
+        found.append((chunk, at))
+        at += chunk.size
+    return found
+
+
+def _source(path: Path) -> dict[str, tuple[Path, int]]:
+    """Digest -> (file, offset) of the chunks that a directory on this disk should hold."""
+    try:
+        manifest = Manifest.model_validate_json((path / MANIFEST_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {
+        chunk.digest: (path / file.name, at)
+        for file in (*manifest.model_files, *manifest.files)
+        for chunk, at in _layout(file)
+    }
+
+
+def _take_local(job: _Job, chunk: Chunk, sources: list[dict[str, tuple[Path, int]]]) -> bool:
+    """Put a chunk in its places from this disk, if its bytes are there and right."""
+    own = [(job.path / name, at) for name, at in job.places[chunk][:1]]
+    for path, at in (*own, *(source[chunk.digest] for source in sources if chunk.digest in source)):
+        with contextlib.suppress(OSError), path.open("rb") as stream:
+            stream.seek(at)
+            data = bytearray(stream.read(chunk.size))
+            if _has_digest(data, chunk):
+                _place(job, chunk, data)
+                return True
+    return False
+
+
+def _has_digest(data: bytearray, chunk: Chunk) -> bool:
+    return len(data) == chunk.size and hashlib.sha256(data).hexdigest() == chunk.digest
+
+
+def _place(job: _Job, chunk: Chunk, data: bytearray) -> None:
+    """Write verified bytes everywhere they belong. Opens anew each time, so a late thread harms nothing."""
+    with explained(job.path):
+        for name, at in job.places[chunk]:
+            with contextlib.suppress(FileExistsError):
+                (job.path / name).touch(exist_ok=False)
+            with (job.path / name).open("r+b") as stream:
+                stream.seek(at)
+                stream.write(data)
+
+
+def _verify(job: _Job) -> None:
+    """The files on this disk are what the manifest says, tensor by tensor. Raises SnapshotError."""
+    manifest = job.manifest
+    entries = read_entries(job.path / WEIGHTS_FILE)
+    said = {entry.name: entry for entry in manifest.tensors}
+    for entry in entries:
+        if said.pop(entry.name, None) != entry:
+            raise SnapshotError(
+                f"tensor {entry.name[:80]!r} of snapshot {manifest.version} is not what its manifest says; "
+                "nothing was applied"
+            )
+    if said or weights_digest_of(entries) != manifest.weights:
+        missing = f"lacks tensor {min(said)[:80]!r}" if said else "has other weights than its manifest says"
+        raise SnapshotError(f"snapshot {manifest.version} {missing}; nothing was applied")
+    if total_bytes(manifest) != sum(
+        (job.path / file.name).stat().st_size for file in (*manifest.files, *manifest.model_files)
+    ):
+        raise SnapshotError(f"files of snapshot {manifest.version} have the wrong size; nothing was applied")
+
+
+@asynccontextmanager
+async def _first_error() -> AsyncIterator[None]:
+    """The first error of a task group instead of the group."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
