@@ -50,7 +50,10 @@ def worker(
     threads: Annotated[
         int,
         typer.Option(
-            "--threads", metavar="N", parser=whole("--threads", 0, 1024), help="CPU threads, without a GPU; 0: all."
+            "--threads",
+            metavar="N",
+            parser=whole("--threads", 0, 1024),
+            help="CPU threads, without a GPU; 0: all.",
         ),
     ] = 0,
     ca: Annotated[
@@ -82,7 +85,10 @@ def worker(
     link_seed: Annotated[
         int,
         typer.Option(
-            "--link-seed", metavar="N", parser=whole("--link-seed", 0, 2**32 - 1), help="Where a trace begins."
+            "--link-seed",
+            metavar="N",
+            parser=whole("--link-seed", 0, 2**32 - 1),
+            help="Where a trace begins.",
         ),
     ] = 0,
     simulated: Annotated[
@@ -94,7 +100,8 @@ def worker(
         ),
     ] = "2000:64",
     parent_pid: Annotated[
-        int, typer.Option("--parent-pid", metavar="PID", parser=whole("--parent-pid", 0, 2**31 - 1), hidden=True)
+        int,
+        typer.Option("--parent-pid", metavar="PID", parser=whole("--parent-pid", 0, 2**31 - 1), hidden=True),
     ] = 0,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything that arrives.")] = False,
 ) -> None:

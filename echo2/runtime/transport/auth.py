@@ -1,4 +1,4 @@
-"""The run's shared token: what it must look like, and the comparison at the door. Used by the server."""
+"""The run's shared token: what it must look like, and the comparison at the door. Used by server and client."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import hmac
 import secrets
 
 from echo2.errors import UserError
+
+LEASE_HEADER = "X-Echo2-Lease"
+"""Carries the lease of a worker process, beside the token."""
 
 SHORTEST, LONGEST = 16, 512
 """Characters of a token."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,10 +21,10 @@ from pydantic import ValidationError
 
 from echo2.errors import UserError
 from echo2.runtime.transport import messages as m
+from echo2.runtime.transport.auth import LEASE_HEADER
 from echo2.runtime.transport.retry import Patience
 from echo2.runtime.transport.shaping import UNSHAPED, ShapedLink
 
-LEASE_HEADER = "X-Echo2-Lease"
 ANSWER_S = 30.0
 """Longest an attempt may take beyond the time the message itself asks to wait."""
 STALL_S = 30.0
@@ -32,6 +33,7 @@ LARGEST_ANSWER = 256 << 20
 UPLOAD_TOKENS = 200_000
 """Completion tokens in one upload at most: about 5 MB, which the learner parses in some 50 ms."""
 
+_HOST = re.compile(r"[A-Za-z0-9._:-]+", re.ASCII)
 _AGAIN = {408, 425, 429, 500, 502, 503, 504}
 
 Answer = TypeVar("Answer", bound=m.Message)
@@ -258,7 +260,8 @@ def _checked_url(url: str) -> httpx.URL:
         parsed = httpx.URL(url.strip())
     except (httpx.InvalidURL, ValueError) as error:
         raise UserError(f"{url[:200]!r} is no URL ({error}); give one like http://learner:8123") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo or parsed.query:
+    known = parsed.scheme in ("http", "https") and not parsed.userinfo and not parsed.query
+    if not known or not _HOST.fullmatch(parsed.host) or not 0 < (parsed.port or 80) < 65536:
         raise UserError(f"{url[:200]!r} is no learner's URL; give one like http://learner:8123")
     return parsed
 

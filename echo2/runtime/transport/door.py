@@ -5,6 +5,7 @@ Called by the routes in `server`. A client never sees a traceback; the log does.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -15,17 +16,17 @@ from starlette.requests import ClientDisconnect
 
 from echo2.errors import UserError
 from echo2.runtime.transport import messages as m
-from echo2.runtime.transport.auth import authorised
+from echo2.runtime.transport.auth import LEASE_HEADER, authorised
 from echo2.runtime.transport.coordinator import Refusal
 from echo2.runtime.transport.limits import Crowd, LeaseCount, Limits, drain, read_body
 
 LOG = logging.getLogger("echo2.transport")
-LEASE_HEADER = "x-echo2-lease"
 STRANGER_BYTES = 1 << 20
 """What is read and thrown away of a refused body whose sender has not shown the token."""
 _SHOWN = 80
 
 Kind = TypeVar("Kind", bound=m.Message)
+Answer = TypeVar("Answer")
 
 
 class Door:
@@ -34,6 +35,31 @@ class Door:
     def __init__(self, token: str, limits: Limits) -> None:
         self._token, self.limits = token, limits
         self._crowd, self.leases = Crowd(limits.requests), LeaseCount(limits.leases)
+        self._closing = False
+        self._waiting: set[asyncio.Task[object]] = set()
+
+    def close(self) -> None:
+        """Answer every long poll at once, and from now on: the server is about to stop."""
+        self._closing = True
+        for task in self._waiting:
+            task.cancel()
+
+    async def long_poll(self, waiting: Awaitable[Answer]) -> Answer:
+        """What `waiting` gives. Raises Refusal (503) when the server stops meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            if self._closing:
+                task.cancel()
+            return await waiting
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+            task.uncancel()
+            raise Refusal(503, "stopping", "the learner stops or starts again; try again") from None
+        finally:
+            self._waiting.discard(task)
 
     async def answer(
         self, request: Request, inside: Callable[[Request], Awaitable[Response]], needs_token: bool = True
@@ -43,7 +69,7 @@ class Door:
         try:
             if needs_token and not authorised(request.headers.get("authorization"), self._token):
                 raise Refusal(401, "wrong-token", "the token is missing or wrong; give the one of this run")
-            drain_bytes = self.limits.rollouts_bytes
+            drain_bytes = max(STRANGER_BYTES, self.limits.rollouts_bytes)
             with self._crowd.one_more():
                 return await inside(request)
         except ClientDisconnect:
@@ -71,7 +97,7 @@ def lease_of(request: Request) -> str:
     """The lease in the header. Raises Refusal (400)."""
     lease = request.headers.get(LEASE_HEADER, "")
     if not 0 < len(lease) <= 128:
-        raise Refusal(400, "no-lease", "the header X-Echo2-Lease is missing or too long; say hello first")
+        raise Refusal(400, "no-lease", f"the header {LEASE_HEADER} is missing or too long; say hello first")
     return lease
 
 

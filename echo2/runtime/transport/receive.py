@@ -14,14 +14,15 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from echo2.errors import UserError
 from echo2.runtime.transport.client import Broken, Client, Refused
-from echo2.runtime.transport.manifest_check import SnapshotError, check_manifest, total_bytes
+from echo2.runtime.transport.manifest_check import SnapshotError, check_manifest
 from echo2.runtime.transport.messages import Chunk, File, Manifest
 from echo2.runtime.transport.model_files import WEIGHTS_FILE
 from echo2.runtime.transport.retry import Patience
@@ -32,6 +33,9 @@ TRIES = 3
 """How often a chunk is fetched before its bytes are called wrong."""
 MANIFEST_FILE = "snapshot.json"
 _SPARE_BYTES = 64 << 20
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class SnapshotReceiver:
         self._streams, self._keep = streams, keep
         self._give_up_s, self._max_bytes = give_up_s, max_bytes
         self._one_at_a_time = asyncio.Lock()
+        self._step: asyncio.Task[object] | None = None
 
     async def fetch(self, version: int = -1) -> Received:
         """The snapshot of `version` (-1: the newest) as a model directory, verified to the last byte.
@@ -86,17 +91,27 @@ class SnapshotReceiver:
         disk or a learner out of reach. Cancelling is safe at any time.
         """
         async with self._one_at_a_time:
+            if self._step is not None:
+                # a thread that a cancelled fetch has left behind still writes
+                await asyncio.wait([self._step])
             manifest = await self._client.manifest(version)
             check_manifest(manifest, version, self._client.run_id, self._max_bytes)
             began_s = time.monotonic()
-            if (path := await asyncio.to_thread(self._have, manifest)) is not None:
+            if (path := await self._in_thread(self._have, manifest)) is not None:
                 return Received(path, manifest, 0.0, time.monotonic() - began_s, 0)
-            job = await asyncio.to_thread(self._prepare, manifest)
+            job = await self._in_thread(self._prepare, manifest)
             await self._download(job)
             fetched_s = time.monotonic()
-            await asyncio.to_thread(_verify, job)
-            path = await asyncio.to_thread(self._show, job)
+            await self._in_thread(_verify, job)
+            path = await self._in_thread(self._show, job)
             return Received(path, manifest, fetched_s - began_s, time.monotonic() - fetched_s, job.bytes)
+
+    async def _in_thread(self, step: Callable[[Given], Made], given: Given) -> Made:
+        """Run a step that blocks. A cancelled caller leaves at once; `fetch` waits for what it left."""
+        task = asyncio.create_task(asyncio.to_thread(step, given))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._step = task
+        return await asyncio.shield(task)
 
     # ---- disk: in threads ------------------------------------------------------------------------
 
@@ -181,6 +196,12 @@ class SnapshotReceiver:
             "SHA-256; nothing was applied"
         )
 
+    def _wrong_length(self, job: _Job, chunk: Chunk, what: str) -> SnapshotError:
+        return SnapshotError(
+            f"chunk {chunk.digest} of snapshot {job.manifest.version} from {self._client.url} {what}; "
+            "nothing was applied"
+        )
+
     async def _fetch_bytes(self, job: _Job, chunk: Chunk, patience: Patience) -> bytearray:
         """All bytes of the chunk; an attempt goes on where the one before broke off."""
         data = bytearray()
@@ -192,13 +213,12 @@ class SnapshotReceiver:
                         data += piece
                         job.bytes += len(piece)
                         if len(data) > chunk.size:
-                            raise SnapshotError(
-                                f"chunk {chunk.digest} of snapshot {job.manifest.version} from "
-                                f"{self._client.url} is longer than {chunk.size} bytes; nothing was applied"
-                            )
+                            raise self._wrong_length(job, chunk, f"is longer than {chunk.size} bytes")
                 if len(data) < chunk.size:
                     raise Broken("the answer was cut short")
             except Refused as refused:
+                if refused.status == 416:
+                    raise self._wrong_length(job, chunk, f"has {had} bytes, not {chunk.size}") from refused
                 raise SnapshotError(
                     f"snapshot {job.manifest.version} is no longer served: {refused}"
                 ) from refused
@@ -253,7 +273,7 @@ def _take_local(job: _Job, chunk: Chunk, sources: list[dict[str, tuple[Path, int
     return False
 
 
-def _has_digest(data: bytearray, chunk: Chunk) -> bool:
+def _has_digest(data: bytes | bytearray, chunk: Chunk) -> bool:
     return len(data) == chunk.size and hashlib.sha256(data).hexdigest() == chunk.digest
 
 
@@ -269,8 +289,14 @@ def _place(job: _Job, chunk: Chunk, data: bytearray) -> None:
 
 
 def _verify(job: _Job) -> None:
-    """The files on this disk are what the manifest says, tensor by tensor. Raises SnapshotError."""
+    """The files on this disk are what the manifest says, to the last byte. Raises SnapshotError."""
     manifest = job.manifest
+    for file in manifest.model_files:
+        data = (job.path / file.name).read_bytes()
+        if len(data) != file.size or not all(
+            _has_digest(data[at : at + chunk.size], chunk) for chunk, at in _layout(file)
+        ):
+            raise SnapshotError(f"{file.name} of snapshot {manifest.version} is damaged; nothing was applied")
     entries = read_entries(job.path / WEIGHTS_FILE)
     said = {entry.name: entry for entry in manifest.tensors}
     for entry in entries:
@@ -282,10 +308,6 @@ def _verify(job: _Job) -> None:
     if said or weights_digest_of(entries) != manifest.weights:
         missing = f"lacks tensor {min(said)[:80]!r}" if said else "has other weights than its manifest says"
         raise SnapshotError(f"snapshot {manifest.version} {missing}; nothing was applied")
-    if total_bytes(manifest) != sum(
-        (job.path / file.name).stat().st_size for file in (*manifest.files, *manifest.model_files)
-    ):
-        raise SnapshotError(f"files of snapshot {manifest.version} have the wrong size; nothing was applied")
 
 
 @asynccontextmanager

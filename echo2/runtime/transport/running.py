@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ import uvicorn
 from fastapi import FastAPI
 
 from echo2.errors import UserError
+from echo2.runtime.transport.door import Door
 from echo2.runtime.transport.guard import guarded
 from echo2.runtime.transport.limits import DEFAULT_LIMITS, Limits
 
 START_S = 10.0
 GRACE_S = 2
-"""Seconds that requests under way get when the server stops; a long poll is cut off then."""
+"""Seconds that requests under way get when the server stops; a download is cut off then."""
 BACKLOG = 2048
 KEEP_ALIVE_S = 30
 
@@ -29,7 +31,7 @@ class Server:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: FastAPI,  # of make_app
         host: str = "127.0.0.1",
         port: int = 0,
         tls_cert: Path | None = None,
@@ -39,6 +41,8 @@ class Server:
         """`port` 0 picks a free one. Raises UserError when only one of certificate and key is given."""
         if (tls_cert is None) != (tls_key is None):
             raise UserError("TLS needs both a certificate and its key; give both files or neither")
+        logging.getLogger("uvicorn.error").addFilter(_cut_off)
+        self._app = app
         self._host, self._port, self._cert, self._key = host, port, tls_cert, tls_key
         self._config = uvicorn.Config(
             app,
@@ -84,6 +88,8 @@ class Server:
         """Take no more, give what runs some seconds, close everything. May be repeated."""
         if self._task is None:
             return
+        door: Door = self._app.state.door
+        door.close()
         self._server.should_exit = True
         task, self._task = self._task, None
         await task
@@ -96,6 +102,12 @@ class Server:
                 f"TLS certificate {str(self._cert)!r} or key {str(self._key)!r} cannot be used ({error}); "
                 "give both as PEM files that belong together"
             ) from error
+
+
+def _cut_off(record: logging.LogRecord) -> bool:
+    """Whether a line is worth logging: a download cut off by the end of the server is not."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError) and not record.getMessage().startswith("Cancel ")
 
 
 class _InLoop(uvicorn.Server):

@@ -52,7 +52,8 @@ def make_app(
         docs_url="/docs" if docs else None,
         redoc_url=None,
     )
-    routes = _Routes(app, coordinator, Door(checked_token(token), limits), uplink)
+    app.state.door = Door(checked_token(token), limits)
+    routes = _Routes(app, coordinator, app.state.door, uplink)
     app.add_exception_handler(HTTPException, _not_found)
     routes.add()
     return app
@@ -63,6 +64,7 @@ class _Routes:
 
     def __init__(self, app: FastAPI, coordinator: Coordinator, door: Door, uplink: Shaper | None) -> None:
         self._app, self._coordinator, self._door, self._uplink = app, coordinator, door, uplink
+        self._manifest: tuple[m.Manifest | None, bytes] = (None, b"")
 
     def add(self) -> None:
         """Register them all."""
@@ -93,7 +95,7 @@ class _Routes:
         message = await self._door.message(request, m.WorkRequest, self._door.limits.work_bytes)
         lease = lease_of(request)
         self._door.leases.renew(lease)
-        return reply(await self._coordinator.work(lease, message))
+        return reply(await self._door.long_poll(self._coordinator.work(lease, message)))
 
     async def rollouts(self, request: Request) -> Response:
         # the lease first: a body may be megabytes
@@ -119,7 +121,11 @@ class _Routes:
         version = request.path_params["version"]
         if version != "newest" and not (version.isascii() and version.isdigit() and len(version) < 10):
             raise Refusal(422, "malformed", f"version is {version[:40]!r}; give a number or 'newest'")
-        return reply(self._coordinator.manifest(-1 if version == "newest" else int(version)))
+        manifest = self._coordinator.manifest(-1 if version == "newest" else int(version))
+        if manifest is not self._manifest[0]:
+            # megabytes for a large model, and all workers ask at once
+            self._manifest = manifest, manifest.model_dump_json().encode()
+        return Response(self._manifest[1], media_type="application/json")
 
     async def chunk(self, request: Request) -> Response:
         """The bytes of a chunk; a Range header resumes."""

@@ -75,6 +75,7 @@ class Agent:
         self._acked = 0
         self._life: asyncio.Task[None] | None = None
         self._life_lock = asyncio.Lock()
+        self._sending: list[asyncio.Task[None]] = []
         self._ending = asyncio.Event()
         self._end_cause = ""
         self._flush_s = FLUSH_S
@@ -84,20 +85,17 @@ class Agent:
     async def run(self) -> str:
         """Work until told to leave; returns why. Raises UserError or LearnerGoneError, the engine stopped."""
         work = asyncio.create_task(self._work(), name="echo2-work")
-        mail = [
-            asyncio.create_task(send_rollouts(self._outbox, self._session), name="echo2-rollouts"),
-            asyncio.create_task(send_reports(self._reports, self._session), name="echo2-reports"),
-        ]
+        mail = asyncio.create_task(self._mail(), name="echo2-mail")
         ending = asyncio.create_task(self._ending.wait())
         try:
-            await asyncio.wait({work, *mail, ending}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (work, *mail):
+            await asyncio.wait({work, mail, ending}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (work, mail):
                 if task.done():
                     task.result()
             await _cancelled(work)
             await self._wind_up()
         finally:
-            await _cancelled(work, ending, *mail, self._life)
+            await _cancelled(work, ending, mail, self._life)
             await self._stand_down()
             await self._keeper.settle()
         return self._end_cause
@@ -231,8 +229,25 @@ class Agent:
         if self._run_id not in ("", welcome.run_id):
             dropped = self._outbox.clear() + self._reports.clear()
             log.warning("another run: %d rollouts and reports of %s dropped", dropped, self._run_id)
+            for task in self._sending:
+                task.cancel()  # what it is sending must never reach the other run
             self._live(self._stand_down())
         self._run_id = welcome.run_id
+
+    async def _mail(self) -> None:
+        """Send rollouts and reports for ever; begun anew when the run is another one."""
+        while True:
+            self._sending = [
+                asyncio.create_task(send_rollouts(self._outbox, self._session), name="echo2-rollouts"),
+                asyncio.create_task(send_reports(self._reports, self._session), name="echo2-reports"),
+            ]
+            try:
+                await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+                for task in self._sending:
+                    if task.done() and not task.cancelled():
+                        task.result()
+            finally:
+                await _cancelled(*self._sending)
 
     async def _wind_up(self) -> None:
         """While the mail still goes: stop generating, send what is finished, say good-bye."""

@@ -1,0 +1,165 @@
+"""Starts live runs for the tests: `echo2 train` and `echo2 worker` as real processes on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parent.parent
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "COLUMNS": "200"}
+
+CONFIG = """
+name = "live-test"
+seed = 3
+[run]
+steps = {steps}
+staleness = {S}
+publish_period = 1
+best_effort = true
+[batch]
+rollouts_per_step = 32
+group_size = 8
+[model]
+name = "tiny"
+snapshot_gb = 0.00163
+[learner]
+gpu = "CPU"
+gpus = 1
+provider = "here"
+price_usd_per_gpu_h = 0.1
+step_s = 0.2
+uplink_mbps = 2000
+downlink_mbps = 2000
+egress_usd_per_gb = 0.0
+[rollout]
+tokens = 6
+max_tokens = 12
+prompt_tokens = 7
+swap_pause_s = 0.02
+[[pool]]
+name = "w"
+gpu = "CPU"
+count = {count}
+provider = "here"
+region = "aws:us-east-1"
+price_usd_per_h = 0.02
+tokens_per_s = 1000
+slots = {slots}
+uplink_mbps = 1000
+downlink_mbps = 1000
+startup_s = 30
+relay = false
+engine = "{engine}"
+local = {local}
+threads = 1
+[policy]
+activation = "all"
+[train]
+model = "{model}"
+task = "digit_sort"
+template = "plain"
+max_prompt_tokens = 16
+learning_rate = 2e-4
+checkpoint_every = 2
+threads = 1
+patience_s = 120
+"""
+
+
+def write_config(folder: Path, steps: int = 6, S: int = 1, count: int = 1, slots: int = 16,
+                 engine: str = "transformers", local: bool = True, model: str = "") -> Path:  # fmt: skip
+    """A small configuration; its model is the shipped one."""
+    path = folder / "live.toml"
+    model = model or str(REPOSITORY / "assets" / "tiny-sort")
+    text = CONFIG.format(steps=steps, S=S, count=count, slots=slots, engine=engine,
+                         local=str(local).lower(), model=model)  # fmt: skip
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def command(*arguments: object) -> list[str]:
+    """The command line of an echo2 command in a process of its own."""
+    return [sys.executable, "-m", "echo2.cli.main", *map(str, arguments)]
+
+
+def finished(*arguments: object, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, check=False,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+class Run:
+    """A live run in the background."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            command("train", *arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=ENVIRONMENT, start_new_session=True,
+        )  # fmt: skip
+        self.lines: list[str] = []
+
+    def until(self, text: str, timeout_s: float = 90.0) -> str:
+        """Read until a line holds `text`; that line. Fails at the end of the output or the deadline."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            line = self.process.stdout.readline()
+            if not line:
+                break
+            self.lines.append(line.rstrip())
+            if text in line:
+                return line.rstrip()
+        raise AssertionError(f"no line with {text!r}:\n" + "\n".join(self.lines))
+
+    def end(self, timeout_s: float = 90.0) -> tuple[int, str]:
+        """Wait for the end: exit code and the whole output."""
+        rest, _ = self.process.communicate(timeout=timeout_s)
+        self.lines += rest.splitlines()
+        return self.process.returncode, "\n".join(self.lines)
+
+    def kill(self, number: signal.Signals) -> None:
+        """Signal the learner's process alone."""
+        os.kill(self.process.pid, number)
+
+
+@contextmanager
+def running(*arguments: object) -> Iterator[Run]:
+    """A live run that is gone when the block ends."""
+    run = Run(*arguments)
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.kill(signal.SIGKILL)
+            run.process.wait()
+
+
+def workers_of(folder: Path) -> list[int]:
+    """Process ids of everything that works in a run's folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "worker" in words and any(word.startswith(str(folder)) for word in words):
+            found.append(int(entry.name))
+    return found
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
