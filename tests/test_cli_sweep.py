@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 from cli_run import CommandLine
 
-from echo2.cli import sweep_grid
+from echo2.cli import sweep_pool
+from echo2.errors import UserError
 
 GRID = ["--grid", "run.staleness=1,2", "--grid", "pool.a.count=2,3"]
 
@@ -116,6 +117,21 @@ def test_dry_run_lists_the_points(echo2: CommandLine) -> None:
         (["--grid", "run.stalness=1", "--out", "s.csv"], ["did you mean 'staleness'"]),
         (["--grid", "run.staleness", "--out", "s.csv"], ["key=a,b,c"]),
         (["--grid", "seed=1", "--grid", "seed=2", "--out", "s.csv"], ["given twice"]),
+        (["--grid", "run.staleness=1,-2", "--out", "s.csv"], ["--grid run.staleness=-2: run.staleness = -2"]),
+        (["--grid", "pool.b.count=1", "--out", "s.csv"], ["--grid pool.b.count=1: pool 'b'"]),
+        (
+            [
+                "--grid",
+                "learner.step_s=" + ",".join(map(str, range(1, 102))),
+                "--seeds",
+                "1000",
+                "--out",
+                "s.csv",
+            ],
+            ["101,000 points", "100,000"],
+        ),
+        (["--seeds", "3", "--seed", "4294967295", "--out", "s.csv"], ["4,294,967,295"]),
+        (["--jobs", "1000000", "--out", "s.csv"], ["--jobs 1000000", "1,024"]),
         (["--out", "s.xlsx"], [".parquet", ".csv"]),
         ([], ["--out"]),
     ],
@@ -134,7 +150,7 @@ def test_bad_sweep(
 def test_ctrl_c_keeps_what_is_done(echo2: CommandLine, jobs: int) -> None:
     """Ctrl-C in the middle: exit code 130, one line, no table, rows kept; the same command finishes it."""
     out = echo2.folder / "s.csv"
-    grid = ["--grid", "run.steps=" + ",".join(str(200 + i) for i in range(40))]
+    grid = ["--grid", "run.steps=" + ",".join(str(1000 + i) for i in range(40))]
     arguments = ["sweep", str(echo2.config), *grid, "--out", str(out), "--jobs", str(jobs)]
     process = subprocess.Popen(
         [sys.executable, "-m", "echo2.cli.main", *arguments],
@@ -160,7 +176,7 @@ def test_rows_of_another_grid_get_their_place_in_this_one(echo2: CommandLine) ->
     echo2("sweep", echo2.config, "--grid", "pool.a.count=3", "--out", again, "--jobs", 1)
     grid = ["--grid", "run.staleness=1,2,2"]
     code, out, err = echo2("sweep", echo2.config, *grid, "--out", again, "--jobs", 1, "--json")
-    assert code == 0 and json.loads(out)["kept"] == 2, err
+    assert code == 0 and (json.loads(out)["kept"], json.loads(out)["points"]) == (1, 2), err
     echo2("sweep", echo2.config, *grid, "--out", fresh, "--jobs", 1)
     assert again.read_bytes() == fresh.read_bytes()
     assert len((echo2.folder / "fresh.csv.rows.jsonl").read_text().splitlines()) == 2
@@ -172,7 +188,6 @@ def test_a_changed_trace_of_ones_own_is_run_again(echo2: CommandLine) -> None:
     command = ["sweep", echo2.config, "--set", "pool.a.link_shape=mine.csv", "--out", out, "--jobs", 1]
     for ratio in (1, 0.01):
         own.write_text(f"trace_id,t_s,down_ratio,up_ratio,ok\ns,0,{ratio},{ratio},1\ns,9,1,1,1\n")
-        sweep_grid._digest.cache_clear()  # another process has read nothing yet
         code, printed, err = echo2(*command, "--json")
         assert code == 0 and json.loads(printed)["kept"] == 0, err
     assert json.loads(echo2(*command, "--json")[1])["kept"] == 1
@@ -183,4 +198,49 @@ def test_disk_full_in_a_sweep(echo2: CommandLine) -> None:
     """A row that does not fit on the disk is one line with the path and what is kept."""
     (echo2.folder / "s.csv.rows.jsonl").symlink_to("/dev/full")
     message = echo2.mistake("sweep", echo2.config, "--out", echo2.folder / "s.csv", "--jobs", 1)
-    assert "s.csv.rows.jsonl" in message and "No space left" in message and "are kept" in message
+    assert "s.csv.rows.jsonl" in message and "No space left" in message
+    assert "0 rows kept" in message and "run again to go on" in message
+
+
+def test_disk_full_at_the_table(echo2: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills at the very end costs no row, and the message says so."""
+
+    def full(self: pd.DataFrame, *arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
+    message = echo2.mistake("sweep", echo2.config, "--out", echo2.folder / "s.csv", "--jobs", 1)
+    assert "No space left" in message and "1 row kept" in message and "run again to go on" in message
+
+
+def test_a_process_that_was_killed_is_noticed() -> None:
+    """A process that the system kills ends the sweep with one line; nobody waits for it for ever."""
+    with pytest.raises(UserError, match=r"exit code 9\).*fewer --jobs"):
+        list(sweep_pool.results(os._exit, [9, 9, 9], 2))
+
+
+def test_the_processes_share_the_tasks_and_keep_to_the_number() -> None:
+    """Every task is done once, also with more processes than tasks."""
+    assert sorted(sweep_pool.results(abs, [-3, -2, -1], 8)) == [1, 2, 3]
+    assert sorted(sweep_pool.results(abs, range(-20, 0), 2)) == list(range(1, 21))
+
+
+def test_the_error_of_a_point_names_the_grid(echo2: CommandLine) -> None:
+    """A value of the grid that the catalogue does not have is blamed on the grid in its row."""
+    out = echo2.folder / "s.csv"
+    echo2("sweep", echo2.config, "--grid", "pool.a.gpu=RTX 5099", "--out", out, "--jobs", 1)
+    assert pd.read_csv(out)["message"][0].startswith("--grid pool.a.gpu=")
+
+
+def test_the_rows_file_must_be_a_file(echo2: CommandLine) -> None:
+    """A folder where the rows belong is one line."""
+    (echo2.folder / "s.csv.rows.jsonl").mkdir()
+    message = echo2.mistake("sweep", echo2.config, "--out", echo2.folder / "s.csv", "--jobs", 1)
+    assert "s.csv.rows.jsonl" in message and "cannot be written" in message
+
+
+def test_the_processes_ignore_ctrl_c_from_their_start() -> None:
+    """Ctrl-C reaches the parent alone, however early it comes; the parent's own handling is as before."""
+    before = signal.getsignal(signal.SIGINT)
+    assert list(sweep_pool.results(signal.getsignal, [signal.SIGINT] * 2, 2)) == [signal.SIG_IGN] * 2
+    assert signal.getsignal(signal.SIGINT) == before

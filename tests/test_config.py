@@ -85,16 +85,22 @@ def test_every_key_is_explained() -> None:
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("run.stalness=3", ["run.toml", "unknown key 'stalness'", "[run]", "did you mean 'staleness'"]),
+        (
+            "run.stalness=3",
+            ["--set run.stalness=3: unknown key 'stalness'", "[run]", "did you mean 'staleness'"],
+        ),
         ("pool.a.uplink_gbps=3", ["unknown key 'uplink_gbps'", "did you mean 'uplink_mbps'"]),
         ("learner.snapshot_gb=3", ["unknown key", "belongs in [model]"]),
+        ("staleness=3", ["unknown key 'staleness' in the top of the file; it belongs in [run]"]),
+        ("name=", ["--set 'name='", "a value is missing"]),
+        ("seed=4294967296", ["seed = 4294967296", "<= 4,294,967,295"]),
         (
             "learner.uplink_mbps=1 Gbit/s",
             ["learner.uplink_mbps = '1 Gbit/s'", "number", "Mbit/s (10^6 bit/s)"],
         ),
         ("learner.uplink_mbps=1e10", ["learner.uplink_mbps", "<= 1,000,000", "Mbit/s"]),
-        ("pool.a.downlink_mbps=-5", ["pool.a.downlink_mbps = -5", "> 0", "Mbit/s"]),
-        ("pool.a.downlink_mbps=0", ["pool.a.downlink_mbps = 0", "> 0"]),
+        ("pool.a.downlink_mbps=-5", ["pool.a.downlink_mbps = -5", ">= 0.001", "Mbit/s"]),
+        ("pool.a.downlink_mbps=0", ["pool.a.downlink_mbps = 0", ">= 0.001"]),
         ("pool.a.count=0", ["pool.a.count = 0", ">= 1"]),
         ("pool=[]", ["pool = []", "[[pool]]", "count >= 1"]),
         ("run.staleness=-1", ["run.staleness = -1", ">= 0", "the least is 0"]),
@@ -112,7 +118,7 @@ def test_every_key_is_explained() -> None:
         ("run=3", ["run = 3", "section"]),
         ("seed", ["--set 'seed'", "key.path=value"]),
         ("learner.step_s=nan", ["learner.step_s = nan", "seconds"]),
-        ("learner.step_s=-3", ["learner.step_s = -3", "> 0", "seconds"]),
+        ("learner.step_s=-3", ["learner.step_s = -3", ">= 0.01", "seconds"]),
     ],
 )
 def test_refused(override: str, words: list[str]) -> None:
@@ -123,9 +129,15 @@ def test_refused(override: str, words: list[str]) -> None:
 
 
 def test_refusal_names_the_override() -> None:
-    """A value that came from --set is blamed on it, another one is not."""
-    assert "run.toml with --set run.staleness=-1: " in refusal("run.staleness=-1", "seed=2")
-    assert refusal("pool.a.count=0", "seed=1").startswith("run.toml with --set pool.a.count=0: ")
+    """A value that came from --set is blamed on it and not on the file, another one on the file."""
+    assert refusal("run.staleness=-1", "seed=2").startswith("--set run.staleness=-1: run.staleness = -1")
+    assert refusal("pool.a.count=0", "seed=1").startswith("--set pool.a.count=0: ")
+    assert refusal("batch.rollouts_per_step=12").startswith(
+        "--set batch.rollouts_per_step=12: batch.group_size"
+    )
+    assert refusal("pool.*.count=4097").startswith("--set pool.*.count=4097: pool.a.count = 4097")
+    with pytest.raises(UserError, match=r"^run\.toml: run\.staleness = -1"):
+        parse({**TABLE, "run": {"staleness": -1}}, "run.toml", ["seed=2"])
 
 
 def test_unknown_key_comes_first_and_others_are_counted() -> None:
@@ -139,6 +151,15 @@ def test_free_price_only_in_the_colocated_baseline() -> None:
     free = "pool.a.price_usd_per_h=0"
     assert "not a bargain" in refusal(free)
     assert parse(TABLE, "", [free, "run.system=colocated"]).pool[0].price_usd_per_h == 0
+
+
+def test_an_override_of_lengths_replaces_the_other_form() -> None:
+    """--set rollout.tokens replaces the file's length population, and the other way round."""
+    population = {**TABLE, "rollout": {"lengths": "r1-client_35"}}
+    assert parse(population, "", ["rollout.tokens=700"]).rollout.lengths is None
+    constant = parse({**TABLE, "rollout": {"tokens": 700.0}}, "", ["rollout.lengths=azure-conv"])
+    assert (constant.rollout.tokens, constant.rollout.lengths) == (None, "azure-conv")
+    assert "keep one of the two" in refusal("rollout.tokens=700", "rollout.lengths=azure-conv")
 
 
 def test_overrides_address_pools_by_name_number_and_star() -> None:
@@ -173,7 +194,14 @@ def test_bad_toml_value_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"run = [", "not TOML"), (b"\xff\xfe", "not UTF-8"), (None, "no such file; `echo2 init")],
+    [
+        (b"run = [", "not TOML"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"a = " + b"[" * 5000 + b"]" * 5000, "too deep"),
+        (b'[pool]\nname = "x"\n', "begin each pool with [[pool]]"),
+        (b"", "the pool is empty"),
+        (None, "no such file; `echo2 init"),
+    ],
 )
 def test_unreadable_file(tmp_path: Path, content: bytes | None, words: str) -> None:
     """A file that is missing or not TOML is refused with the path and what to do."""
@@ -183,6 +211,13 @@ def test_unreadable_file(tmp_path: Path, content: bytes | None, words: str) -> N
     with pytest.raises(UserError) as caught:
         load(path)
     assert words in str(caught.value) and "bad.toml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_mark_of_windows_is_no_mistake(tmp_path: Path) -> None:
+    """A file that an editor began with a byte-order mark reads like any other."""
+    path = tmp_path / "run.toml"
+    path.write_text(dumps(example()), encoding="utf-8-sig")
+    assert load(path).config == example()
 
 
 def test_loaded_config_knows_its_folder(tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ from echo2.errors import UserError
 from echo2.runtime.learning.sampling import Sampling
 from echo2.runtime.rollout.engine import SwapMode, WeightUpdateError, check_next_version, swap_mode
 from echo2.runtime.rollout.model_dir import read_limits
-from echo2.runtime.rollout.request import EngineLimits, GroupRequest, SamplingSettings, group_seed, rollout_seed
+from echo2.runtime.rollout.request import (
+    EngineLimits,
+    GroupRequest,
+    SamplingSettings,
+    group_seed,
+    rollout_seed,
+)
 from echo2.runtime.rollout.vllm_engine import VllmSettings, require_vllm
 
 LIMITS = EngineLimits(vocab_size=100, context_tokens=32)

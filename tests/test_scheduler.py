@@ -620,7 +620,8 @@ def test_an_old_arrival_does_not_end_a_newer_transfer() -> None:
     scheduler.observe(f.SnapshotLive(12.0, "w001", 1, 1))
     finish_everything(scheduler, 13.0)
     scheduler.observe(f.StepFinished(20.0, 2, 10.0, 1e9))
-    (fetch,) = of(d.FetchSnapshot, fire(scheduler, "late:1", out))
+    rest = fire(scheduler, "late:1", out)
+    (fetch,) = of(d.FetchSnapshot, fire(scheduler, "transfer:1:w000", rest))
     assert (fetch.worker_id, fetch.version) == ("w000", 2)
     scheduler.observe(f.SnapshotLive(scheduler.now, "w000", 1, 1))
     worker = scheduler.fleet["w000"]
@@ -628,7 +629,7 @@ def test_an_old_arrival_does_not_end_a_newer_transfer() -> None:
 
 
 def test_a_fetch_in_place_of_a_broadcast_has_a_deadline() -> None:
-    """A late worker that fetches a newer version over a better link is given up in the end."""
+    """A late worker that fetches the rest over a better link is given up in the end."""
     world = small_world(equal_workers(2, downlink_bps=1e8), S=9, kappa=9, train_s=100.0)
     scheduler = Scheduler(world.settings)
     begin(scheduler, [worker.offer for worker in world.workers])
@@ -641,8 +642,8 @@ def test_a_fetch_in_place_of_a_broadcast_has_a_deadline() -> None:
         finish_everything(scheduler, 3.0 if version > 9 else 1.0)
         out = scheduler.observe(f.StepFinished(3.0 if version > 9 else 1.0, version, 100.0, 1e9))
     late = fire(scheduler, "late:9", first)
-    assert [x.version for x in of(d.FetchSnapshot, late) if x.worker_id == "w000"] == [18]
-    timer = [t for t in of(d.SetTimer, late) if t.name == "transfer:18:w000"][-1]
+    assert [x.version for x in of(d.FetchSnapshot, late) if x.worker_id == "w000"] == [9]
+    timer = [t for t in of(d.SetTimer, late) if t.name == "transfer:9:w000"][-1]
     assert timer.at_s == scheduler.fleet["w000"].deadline_s
     scheduler.observe(f.SnapshotLive(scheduler.now, "w001", 1, 18))
     out = scheduler.observe(f.TimerFired(timer.at_s, timer.name))
@@ -657,3 +658,41 @@ def test_equally_far_workers_are_sent_to_together() -> None:
     out = scheduler.observe(f.StepFinished(2.0, 1, 0.1, 1e9))
     assert [len(x.plan.order) for x in of(d.PublishSnapshot, out)] == [4]
     assert not of(d.FetchSnapshot, out)
+
+
+def test_a_late_broadcast_is_finished_though_a_newer_version_is_out() -> None:
+    """The rest of the late version is fetched, not the newest from its start: what has arrived counts."""
+    scheduler, offers = make(3, S=5)
+    out = publish_first_version(scheduler, offers)
+    finish_everything(scheduler, 12.0)
+    scheduler.observe(f.StepFinished(13.0, 2, 10.0, 1e9))
+    fetches = of(d.FetchSnapshot, fire(scheduler, "late:1", out))
+    assert [(x.worker_id, x.version) for x in fetches] == [(f"w00{i}", 1) for i in range(3)]
+
+
+def test_few_late_workers_do_not_keep_all_others_from_the_next_snapshot() -> None:
+    """One of twelve without the last snapshot: the next goes to the other eleven once it is late for it."""
+    scheduler, offers = make(12, S=5, batch=96)
+    out = publish_first_version(scheduler, offers)
+    assert [len(x.plan.order) for x in of(d.PublishSnapshot, out)] == [12]
+    for offer in offers[1:]:
+        scheduler.observe(f.SnapshotLive(12.0, offer.worker_id, 1, 1))
+    finish_everything(scheduler, 13.0)
+    assert not of(d.PublishSnapshot, scheduler.observe(f.StepFinished(14.0, 2, 10.0, 1e9)))
+    later = fire(scheduler, "late:1", out)
+    assert [len(x.plan.order) for x in of(d.PublishSnapshot, later)] == [11]
+    assert [x.worker_id for x in of(d.FetchSnapshot, later)] == ["w000"]
+
+
+def test_the_next_snapshot_waits_for_most_of_a_late_one() -> None:
+    """While most fetch the rest of a late snapshot, the next is not sent to the few that are free."""
+    scheduler, offers = make(12, S=5, batch=96)
+    out = publish_first_version(scheduler, offers)
+    scheduler.observe(f.SnapshotLive(12.0, "w000", 1, 1))
+    finish_everything(scheduler, 13.0)
+    scheduler.observe(f.StepFinished(14.0, 2, 10.0, 1e9))
+    later = fire(scheduler, "late:1", out)
+    assert len(of(d.FetchSnapshot, later)) == 11 and not of(d.PublishSnapshot, later)
+    for offer in offers[1:11]:
+        last = scheduler.observe(f.SnapshotLive(scheduler.now, offer.worker_id, 1, 1))
+    assert [len(x.plan.order) for x in of(d.PublishSnapshot, last)] == [11]

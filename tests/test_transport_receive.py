@@ -266,7 +266,7 @@ def test_a_full_disk_on_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                     with receive_module.explained(tmp_path / "got"):
                         raise OSError(errno.ENOSPC, "No space left on device")
 
-                patch.setattr(receive_module, "_place", full)
+                patch.setattr(receive_module, "place", full)
                 with pytest.raises(UserError, match=r"got' cannot be written: No space left.*free some"):
                     await receiver.fetch(0)
             assert not [n for n in names(tmp_path) if n.startswith("version")]

@@ -143,7 +143,7 @@ def test_a_restart_of_the_learner_loses_no_rollout(tmp_path: Path) -> None:
 def test_a_running_engine_is_kept_where_it_can_be(
     engine_version: int, start_version: int, made: int, tmp_path: Path
 ) -> None:
-    """After a lost lease an engine of the same weights is kept, an older one updated, a newer one replaced."""
+    """After a lost lease an engine of the same weights is kept, an older updated, a newer replaced."""
 
     async def scenario() -> None:
         host = Host(tmp_path)
@@ -230,7 +230,7 @@ def test_cancelled_groups_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_group_that_does_not_fit_fails_alone(tmp_path: Path) -> None:
-    """A prompt beyond the context, and any group in standby, are answered with a cause; nothing else stops."""
+    """A prompt beyond the context and a group in standby are answered with a cause; nothing else stops."""
 
     async def scenario() -> None:
         host = Host(tmp_path)

@@ -185,9 +185,9 @@ def test_a_work_dir_serves_one_worker(tmp_path: Path) -> None:
     """Two workers in one directory would overwrite each other's snapshots."""
     from echo2.runtime.worker.build import _directory
 
-    with _directory(tmp_path / "new"):
-        with pytest.raises(UserError, match="another worker uses it"), _directory(tmp_path / "new"):
-            pass
+    taken = pytest.raises(UserError, match="another worker uses it")
+    with _directory(tmp_path / "new"), taken, _directory(tmp_path / "new"):
+        pass
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="choose another directory"), _directory(tmp_path / "file"):
         pass

@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
-psutil = pytest.importorskip("psutil")
+pytest.importorskip("psutil")
 
+import psutil
 from safetensors.torch import load_file
 from worker_kit import TINY, Host, generate, run, start
 from worker_process_kit import worker

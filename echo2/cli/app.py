@@ -14,8 +14,9 @@ from typing import Annotated
 import typer
 
 import echo2
-from echo2.cli import init, plan, replay, report, simulate, sweep, topology, traces
+from echo2.cli import init, plan, replay, report, simulate, sweep, topology, traces, train, worker
 from echo2.cli.exits import INFEASIBLE, INTERRUPTED, MISTAKE, OK, StoppedError
+from echo2.cli.output import remedy
 from echo2.errors import InfeasibleError, UserError
 
 app = typer.Typer(
@@ -28,6 +29,8 @@ app = typer.Typer(
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("simulate")(simulate.simulate)
+app.command("train")(train.train)
+app.command("worker")(worker.worker)
 app.command("sweep")(sweep.sweep)
 app.command("topology")(topology.topology)
 app.command("replay")(replay.replay)
@@ -52,9 +55,15 @@ def _root(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code. Never raises for a user's mistake."""
+    streams = sys.stdout, sys.stderr
     try:
         result = app(list(arguments), prog_name="echo2", standalone_mode=False)
         sys.stdout.flush()
+    except SystemExit as end:  # typer and rich end with 1 where the reader of the output has gone
+        if end.code != 1:
+            raise
+        sys.stdout, sys.stderr = streams
+        return _closed_pipe()
     except typer.Exit as end:
         return end.exit_code
     except StoppedError as stop:
@@ -72,8 +81,9 @@ def run(arguments: Sequence[str]) -> int:
     except MemoryError:
         return _complain("out of memory; lower the pools' counts, run.steps or --jobs", MISTAKE)
     except OSError as error:
-        return _complain(f"{error.filename or 'output'}: {error.strerror or error}; free some space or "
-                         "choose another place with --out", MISTAKE)  # fmt: skip
+        return _complain(
+            f"{error.filename or 'output'}: {error.strerror or error}; {remedy(error)} with --out", MISTAKE
+        )
     if result == INTERRUPTED:  # typer has swallowed a KeyboardInterrupt
         return _complain("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else OK

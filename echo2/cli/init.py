@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,4 +23,4 @@ def init(
     if path.exists() and not force:
         raise UserError(f"{path}: exists already; give another path, or --force to replace it")
     write_text(path, template(example()))
-    sys.stdout.write(f"wrote {path}; next: echo2 plan {path}\n")
+    sys.stdout.write(f"wrote {path}; next: echo2 plan {shlex.quote(str(path))}\n")

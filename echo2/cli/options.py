@@ -11,16 +11,17 @@ import typer
 from echo2.errors import UserError
 
 
-def whole(option: str, least: int) -> Callable[[str], int]:
-    """A parser of whole numbers >= `least` that names option, value and range."""
+def whole(option: str, least: int, most: int | None = None) -> Callable[[str], int]:
+    """A parser of whole numbers from `least` (to `most`) that names option, value and range."""
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = least - 1
-        if value < least:
-            raise UserError(f"{option} {text}: must be a whole number >= {least}")
+        if value < least or (most is not None and value > most):
+            limit = f" and <= {most:,}" if most is not None else ""
+            raise UserError(f"{option} {text}: must be a whole number >= {least}{limit}")
         return value
 
     return parse
@@ -30,7 +31,7 @@ ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="The configur
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", metavar="N", parser=whole("--seed", 0), help="Seed, instead of the file's."),
+    typer.Option("--seed", metavar="N", parser=whole("--seed", 0, 2**32 - 1), help="Seed, not the file's."),
 ]
 Set = Annotated[
     list[str] | None,

@@ -77,11 +77,14 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOENT and not path.absolute().parent.exists():
-            raise UserError(
-                f"{path}: the folder {path.parent} does not exist; make it, or choose another"
-            ) from None
-        raise UserError(f"{path}: cannot be written ({error.strerror or error}); {remedy(error)}") from None
+        raise unwritable(path, error) from None
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """That an output cannot be written: a folder that is missing, a disk that is full, or what it is."""
+    if error.errno == errno.ENOENT and not path.absolute().parent.exists():
+        return UserError(f"{path}: the folder {path.parent} does not exist; make it, or choose another")
+    return UserError(f"{path}: cannot be written ({error.strerror or error}); {remedy(error)}")
 
 
 def remedy(error: OSError) -> str:

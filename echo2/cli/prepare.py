@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from echo2.errors import InfeasibleError
+from echo2.errors import InfeasibleError, UserError
 
 if TYPE_CHECKING:
     from echo2.config import LoadedConfig
@@ -33,10 +33,15 @@ def print_resolved(loaded: LoadedConfig) -> None:
 
 
 def scenario(loaded: LoadedConfig) -> Scenario:
-    """The scenario of a configuration."""
+    """The scenario of a configuration; a mistake is blamed on the option or the file that made it."""
     from echo2.scenario import build
 
-    return build(loaded.config, loaded.base_dir, loaded.source)
+    try:
+        return build(loaded.config, loaded.base_dir)
+    except InfeasibleError:
+        raise
+    except UserError as error:
+        raise UserError(loaded.blame(str(error))) from None
 
 
 def plan_anyhow(built: Scenario) -> tuple[RunPlan, str]:

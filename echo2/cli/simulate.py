@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,26 +57,34 @@ def simulate(
 
         show(console(), built, made, summary)
         if out is not None:
-            typer.echo(f"wrote {out}; replay it with: echo2 replay {out}")
+            typer.echo(f"wrote {out}; replay it with: echo2 replay {shlex.quote(str(out))}")
     return None
 
 
 def _run(loaded: Any, folder: Path | None) -> tuple[Scenario, RunPlan, dict[str, Any]]:
     import json as codec
+    from dataclasses import asdict
 
     from echo2.cli.output import warn
     from echo2.cli.plan import as_json as json_of_plan
     from echo2.cli.prepare import plan_anyhow, scenario
+    from echo2.cli.startup import startup
     from echo2.policy.planner import settings_for
     from echo2.sim import run as simulation
 
     built = scenario(loaded)
     made, trouble = plan_anyhow(built)
+    if made.S and built.problem.total_steps <= made.S + 1:
+        warn(
+            f"run.steps = {built.problem.total_steps}: the first S + 1 = {made.S + 1} steps may train on the "
+            "weights of the start, so this run shows nothing of the broadcast; give more steps"
+        )
     if trouble:
         warn(f"{trouble}; simulating the best that can be done")
     world = built.world(settings_for(built.problem, made))
     result = simulation.simulate(world, loaded.config.seed, keep_log=folder is not None)
-    summary = result.summary()
+    start = startup(result, made)
+    summary = {**result.summary(), "startup": asdict(start)}
     if folder is not None:
         result.write(folder)
         plan = json_of_plan(built, made)
@@ -118,6 +127,9 @@ def show(out: Console, built: Scenario, made: RunPlan, summary: dict[str, Any]) 
 
 
 def _headline(made: RunPlan, summary: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    from echo2.cli.startup import StartUp, phrase
+
+    start = phrase(StartUp(**summary["startup"]))
     stale, tail, split = summary["staleness"], summary["bcast_tail_s"], summary["cost_split_usd"]
     steps = max(1, summary["steps"])
     bound = summary["upper_bound_steps_per_s"]
@@ -134,11 +146,11 @@ def _headline(made: RunPlan, summary: dict[str, Any]) -> list[tuple[str, str, st
             "learner utilisation",
             f"{summary['learner_utilisation']:.1%}",
             f"{made.learner_utilisation:.1%}",
-            f"bubble {summary['bubble']:.1%}",
+            "; ".join(part for part in (f"bubble {summary['bubble']:.1%}", start) if part),
         ),
         (
             "USD a step",
-            f"{summary['step_cost_usd']:.3f}",
+            f"{summary['step_cost_usd']:.3f}" if summary["steps"] else "no step",
             f"{made.step_cost_usd:.3f}",
             ", ".join(f"{name} {usd / steps:.3f}" for name, usd in split.items()),
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,10 +12,13 @@ import typer
 
 from echo2.cli.exits import StoppedError
 from echo2.cli.options import ConfigPath, DryRun, Json, Seed, Set, whole
+from echo2.errors import UserError
 
 if TYPE_CHECKING:
     from echo2.cli.sweep_grid import Point
+    from echo2.cli.sweep_store import Store
 
+MOST_SEEDS, MOST_JOBS = 10_000, 1024
 Grid = Annotated[
     list[str] | None,
     typer.Option("--grid", metavar="KEY=A,B,C", help="Values of a key; repeat for more keys."),
@@ -24,12 +26,18 @@ Grid = Annotated[
 Seeds = Annotated[
     int,
     typer.Option(
-        "--seeds", metavar="N", parser=whole("--seeds", 1), help="Run each point with this many seeds."
+        "--seeds",
+        metavar="N",
+        parser=whole("--seeds", 1, MOST_SEEDS),
+        help="Seeds of each point.",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The table: .parquet or .csv.")]
 Jobs = Annotated[
-    int, typer.Option("--jobs", metavar="N", parser=whole("--jobs", 0), help="Processes (0: one a core).")
+    int,
+    typer.Option(
+        "--jobs", metavar="N", parser=whole("--jobs", 0, MOST_JOBS), help="Processes; 0: all cores."
+    ),
 ]
 SHOWN = 24
 
@@ -71,12 +79,16 @@ def sweep(
     return None
 
 
-def _run(missing: Sequence[Point], store: Any, jobs: int, kept: int) -> None:
-    """Run what is missing, keeping each row at once; Ctrl-C keeps what is done."""
+def _run(missing: Sequence[Point], store: Store, jobs: int, kept: int) -> None:
+    """Run what is missing, keeping each row at once; whatever stops it, what is done is kept."""
+    from echo2.cli.sweep_point import run_point
+    from echo2.cli.sweep_pool import results
+
     done = 0
+    rows = results(run_point, missing, min(jobs, len(missing)))
     try:
-        with _results(missing, min(jobs, len(missing))) as results, _progress(len(missing)) as advance:
-            for row in results:
+        with closing(rows), _progress(len(missing)) as advance:
+            for row in rows:
                 store.add(row)
                 done += 1
                 advance()
@@ -85,30 +97,10 @@ def _run(missing: Sequence[Point], store: Any, jobs: int, kept: int) -> None:
             f"interrupted: {kept + done} of {kept + len(missing)} points are done and kept in {store.path}; "
             "the same command goes on"
         ) from None
-
-
-@contextmanager
-def _results(missing: Sequence[Point], jobs: int) -> Iterator[Iterator[dict[str, Any]]]:
-    """Rows as they are done. Processes are started afresh: what is in a row can't depend on their number."""
-    from echo2.cli.sweep_point import run_point
-
-    if jobs <= 1:
-        yield map(run_point, missing)
-        return
-    import multiprocessing
-
-    # Ctrl-C is for the parent, which keeps what is done. The children inherit that it is ignored, so that
-    # none of them is hit while it loads.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        pool = multiprocessing.get_context("spawn").Pool(jobs)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    try:
-        yield pool.imap_unordered(run_point, missing)
-    finally:
-        pool.terminate()
-        pool.join()
+    except MemoryError:
+        raise UserError(f"out of memory; give fewer --jobs; {store.kept()}") from None
+    except UserError as error:
+        raise UserError(f"{error}; {store.kept()}") from None
 
 
 @contextmanager

@@ -8,31 +8,38 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from echo2.cli.code_version import code_version
-from echo2.config import Config, parse
+from echo2.config import Config, LoadedConfig
+from echo2.config.load import checked
+from echo2.config.model import MAX_SEED
 from echo2.config.overrides import split_values
 from echo2.config.toml import literal
 from echo2.errors import UserError
 from echo2.scenario.naming import resolved
 
+MOST_POINTS = 100_000
+
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep. `values` are its grid coordinates; `key` names configuration and code."""
+    """One run of a sweep. `values` are its grid coordinates; `key` names configuration, traces and code."""
 
     index: int
     values: tuple[tuple[str, Any], ...]
-    config: Config
-    base_dir: Path
-    source: str
+    loaded: LoadedConfig
     key: str
     version: str
+
+    @property
+    def config(self) -> Config:
+        """Its configuration, seed included."""
+        return self.loaded.config
 
 
 def axes(grid: Sequence[str]) -> list[tuple[str, list[Any]]]:
@@ -54,51 +61,52 @@ def axes(grid: Sequence[str]) -> list[tuple[str, list[Any]]]:
 
 
 def points(
-    table: dict[str, Any], path: Path, sets: Sequence[str], grid: Sequence[str], seeds: int | None
+    table: dict[str, Any], path: Path, sets: Sequence[str], grid: Sequence[str], seeds: int = 1
 ) -> list[Point]:
-    """All points, the seed varying fastest. A point that is not a valid configuration: UserError."""
+    """All different points, the seed varying fastest. One that is not a valid configuration: UserError."""
     sides = axes(grid)
-    base = parse(table, str(path), sets) if not sides else None
-    made: list[Point] = []
-    version = code_version()
+    number = seeds * math.prod(len(values) for _, values in sides)
+    if number > MOST_POINTS:
+        raise UserError(
+            f"--grid: {number:,} points; must be <= {MOST_POINTS:,}; give fewer values or --seeds"
+        )
+    made: dict[tuple[str, str], Point] = {}
+    version, digests = code_version(), Digests(path.parent)
     for values in itertools.product(*(side for _, side in sides)):
         named = tuple(zip((name for name, _ in sides), values))
-        overrides = [*sets, *(f"{name}={literal(value)}" for name, value in named)]
-        config = base or _parsed(table, str(path), overrides, len(sets))
-        for seed in range(config.seed, config.seed + (seeds or 1)):
-            mine = config.replaced(seed=seed)
-            made.append(
-                Point(len(made), named, mine, path.parent, str(path), key_of(mine, path.parent), version)
-            )
-    return made
+        cells = [f"{name}={literal(value)}" for name, value in named]
+        loaded = checked(table, path, sets, cells)
+        if loaded.config.seed + seeds - 1 > MAX_SEED:
+            raise UserError(f"--seeds {seeds}: seeds must be <= {MAX_SEED:,}; give a smaller first seed")
+        for seed in range(loaded.config.seed, loaded.config.seed + seeds):
+            mine = replace(loaded, config=loaded.config.replaced(seed=seed))
+            point = Point(len(made), named, mine, key_of(mine.config, digests), version)
+            made.setdefault((point.key, str(cells)), point)
+    return list(made.values())
 
 
-def _parsed(table: dict[str, Any], source: str, overrides: Sequence[str], sets: int) -> Config:
-    """As `parse`, with a mistake in a value of the grid named as one."""
-    try:
-        return parse(table, source, overrides)
-    except UserError as error:
-        message = str(error)
-        for text in overrides[sets:]:
-            message = message.replace(f"--set {text}", f"--grid {text}")
-            message = message.replace(f"--set {text!r}", f"--grid {text!r}")
-        raise UserError(message) from None
-
-
-def key_of(config: Config, base_dir: Path) -> str:
+def key_of(config: Config, digests: Digests) -> str:
     """A digest of the whole configuration, of the user's own traces in it, and of the code."""
     text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
     names = [config.rollout.lengths, config.network.epoch, config.learner.link_shape]
     names += [name for pool in config.pool for name in (pool.link_shape, pool.availability)]
-    paths = sorted({resolved(name, base_dir).partition("#")[0] for name in names if name})
-    files = [_digest(path) for path in paths]
+    files = [digests.of(name) for name in names if name]
     return hashlib.sha256("\n".join([code_version(), text, *files]).encode()).hexdigest()[:24]
 
 
-@lru_cache(maxsize=1024)
-def _digest(path: str) -> str:
-    """Of the content of a file; empty for what is none, as the id of a shipped trace."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return ""
+class Digests:
+    """Digests of the content of trace files, each read once. Relative paths start at `base_dir`."""
+
+    def __init__(self, base_dir: Path) -> None:
+        self._base_dir = base_dir
+        self._known: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """Of the file that a trace's name in the configuration means; empty for what is none, as an id."""
+        path = resolved(name, self._base_dir).partition("#")[0]
+        if path not in self._known:
+            try:
+                self._known[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            except OSError:
+                self._known[path] = ""
+        return self._known[path]

@@ -43,19 +43,23 @@ def placed(row: Row, point: Point) -> Row:
 
 
 def _results(point: Point) -> Row:
+    from echo2.cli.prepare import scenario
+    from echo2.cli.startup import startup
     from echo2.policy.planner import settings_for
-    from echo2.scenario import build
     from echo2.sim.run import simulate
 
-    built = build(point.config, point.base_dir, point.source)
+    built = scenario(point.loaded)
     made, trouble = _planned(built, point)
-    summary = simulate(built.world(settings_for(built.problem, made)), point.config.seed).summary()
+    result = simulate(built.world(settings_for(built.problem, made)), point.config.seed)
+    summary, start = result.summary(), startup(result, made)
     status = "best effort" if trouble else "ok"
     return {
         "status": status if summary["complete"] else "unfinished",
         "message": trouble or summary["waiting_for"],
         **_plan_columns(made),
         **_simulated_columns(summary),
+        "startup_steps": start.steps,
+        "learner_utilisation_after_startup": start.learner_utilisation,
     }
 
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from echo2.cli.output import remedy, write_file
+from echo2.cli.output import unwritable, write_file
 from echo2.errors import UserError
 
 FORMATS = (".parquet", ".csv")
@@ -29,7 +29,7 @@ class Store:
             self.rows = self._read()
             self._stream: IO[str] = self.path.open("a", encoding="utf-8")
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise unwritable(self.path, error) from None
 
     def add(self, row: dict[str, Any]) -> None:
         """Keep a row; it is on disk when this returns."""
@@ -37,18 +37,24 @@ class Store:
             self._stream.write(json.dumps(row) + "\n")
             self._stream.flush()
         except OSError as error:
-            raise _unwritable(self.path, error) from None
+            raise unwritable(self.path, error) from None
         self.rows[row["key"]] = row
+
+    def kept(self) -> str:
+        """What to say of the rows when a sweep ends before its end."""
+        number = len(self.rows)
+        return f"{number} row{'' if number == 1 else 's'} kept in {self.path}, run again to go on"
 
     def write_table(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write these rows as the table, in this order."""
         import pandas as pd
 
         frame = pd.DataFrame(rows, columns=_columns(rows))
-        if self._out.suffix == ".csv":
-            write_file(self._out, lambda part: frame.to_csv(part, index=False))
-        else:
-            write_file(self._out, lambda part: frame.to_parquet(part, index=False))
+        write = frame.to_csv if self._out.suffix == ".csv" else frame.to_parquet
+        try:
+            write_file(self._out, lambda part: write(part, index=False))
+        except UserError as error:
+            raise UserError(f"{error}; {self.kept()}") from None
 
     def close(self) -> None:
         """No more rows. What a full disk holds back has been complained about by `add`."""
@@ -57,7 +63,7 @@ class Store:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         """Rows of earlier runs. A line cut off in the middle is taken out, so that the next one is whole."""
-        if not self.path.exists():
+        if not self.path.is_file():
             return {}
         rows: dict[str, dict[str, Any]] = {}
         whole = 0
@@ -90,10 +96,3 @@ def _columns(rows: Sequence[dict[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for row in rows for name in row)
     last = [name for name in ("version", "key", "config") if name in names]
     return [name for name in names if name not in last] + last
-
-
-def _unwritable(path: Path, error: OSError) -> UserError:
-    return UserError(
-        f"{path}: cannot be written ({error.strerror or error}); {remedy(error)} with --out; rows that are "
-        "done are kept"
-    )

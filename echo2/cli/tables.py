@@ -41,7 +41,7 @@ def table(
     for i, column in enumerate(columns):
         folds = flexible is not None and i == flexible % len(columns)
         made.add_column(
-            column,
+            escape(column),
             justify="left" if i == 0 or folds else "right",
             no_wrap=not folds,
             overflow="fold",
@@ -54,7 +54,7 @@ def table(
 
 def _plain(title: str, header: bool = True) -> Table:
     return Table(
-        title=title or None,
+        title=escape(title) or None,
         title_justify="left",
         title_style="bold",
         box=None,

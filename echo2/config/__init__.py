@@ -4,6 +4,7 @@
 resolved form back, `template` the commented file of `echo2 init`.
 """
 
+from echo2.config.live import Train
 from echo2.config.load import LoadedConfig, load, parse
 from echo2.config.model import Config
 from echo2.config.sections import (
@@ -33,6 +34,7 @@ __all__ = [
     "Rollout",
     "Run",
     "Sim",
+    "Train",
     "dumps",
     "load",
     "parse",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -36,26 +37,34 @@ LONGEST_VALUE = 60
 
 
 def as_user_error(
-    error: ValidationError, source: str, overridden: dict[str, str], table: dict[str, Any]
+    error: ValidationError, source: str, overridden: Mapping[str, str], table: dict[str, Any]
 ) -> UserError:
     """The first mistake as a `UserError`, unknown keys before others, with how many more there are.
 
-    `overridden` maps a key path to the text of the `--set` that set it, which is then named.
+    `overridden` maps a key path to the option (`--set ...`) that set it, which is then blamed.
     """
     found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     path, text = _line(found[0], table)
-    setting = _setting(path, overridden)
-    where = f"{source} with --set {setting}" if setting else source
     more = f" (and {len(found) - 1} more mistakes)" if len(found) > 2 else ""
     more = " (and 1 more mistake)" if len(found) == 2 else more
-    return UserError(f"{where}: {text}{more}")
+    return UserError(f"{_culprit(path, text, overridden) or source}: {text}{more}")
 
 
-def _setting(path: str, overridden: dict[str, str]) -> str:
-    """The `--set` that set this key, a part of it, or what it is a part of; empty if none did."""
-    related = (text for at, text in overridden.items() if f"{at}.".startswith(f"{path}.")
-               or f"{path}.".startswith(f"{at}."))  # fmt: skip
-    return overridden.get(path) or next(related, "")
+def blamed(message: str, source: str, overridden: Mapping[str, str]) -> str:
+    """A message that begins with a key path, after the option that set that key, or else the source."""
+    path = re.split(r" = | is missing", message, maxsplit=1)[0]
+    where = _culprit(path, message, overridden) or source
+    return f"{where}: {message}" if where else message
+
+
+def _culprit(path: str, message: str, overridden: Mapping[str, str]) -> str:
+    """The option that set this key, a part of it, or a key that the message speaks of; empty if none did."""
+    if path in overridden:
+        return overridden[path]
+    for at, option in overridden.items():
+        if f"{at}.".startswith(f"{path}.") or f"{path}.".startswith(f"{at}."):
+            return option
+    return next((option for at, option in overridden.items() if f"{at} = " in message), "")
 
 
 def dotted(location: tuple[int | str, ...], data: Any) -> str:
@@ -108,6 +117,8 @@ def _range(detail: ErrorDetails, location: tuple[int | str, ...]) -> str:
     wanted = WANTED.get(kind, "")
     written = " without a unit" if isinstance(detail["input"], str) and unit else ""
     text = f"must be {wanted} {limits}".rstrip() if wanted else f"must be {limits}"
+    if location == ("pool",):
+        return f"{text}; begin each pool with [[pool]]"
     if unit:
         return f"{text}{written}; give {unit}"
     least = context.get("ge")
@@ -187,12 +198,14 @@ def _unknown_key(location: tuple[int | str, ...], path: str) -> str:
     parent = _section_of(_field(location[:-1]).annotation) if location[:-1] else Config
     known = list(parent.model_fields) if parent is not None else []
     where = f"section [{'.'.join(above)}]" if above else "the top of the file"
+    homes = [name for name, field in Config.model_fields.items()
+             if (section := _section_of(field.annotation)) and key in section.model_fields]  # fmt: skip
+    if homes and not above:
+        return f"unknown key {key!r} in {where}; it belongs in [{homes[0]}]"
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     close += [name for name in known if not close and name.rsplit("_", 1)[0] == key.rsplit("_", 1)[0]]
     if close:
         return f"unknown key {key!r} in {where}; did you mean {close[0]!r}?"
-    homes = [name for name, field in Config.model_fields.items()
-             if (section := _section_of(field.annotation)) and key in section.model_fields]  # fmt: skip
     if homes:
         return f"unknown key {key!r} in {where}; it belongs in [{homes[0]}]"
     return f"unknown key {key!r} in {where}; known: {', '.join(known)}"

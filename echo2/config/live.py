@@ -18,7 +18,7 @@ class Train(Section):
     """Hugging Face model directory (weights, tokenizer); a relative path starts at this file's folder."""
     task: Text = "digit_sort"
     """The task: digit_sort, addition, reasoning_gym:NAME, math:FILE, or one an installed package adds."""
-    task_options: dict[str, Any] = {}
+    task_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the task (seed, split, ...)."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """Whether prompts go through the tokenizer's chat template; auto: where there is one."""

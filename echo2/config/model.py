@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from echo2.config.live import Train
 from echo2.config.sections import (
     MAX_WORKERS,
     MIN_PRICE_USD_PER_H,
@@ -25,13 +26,15 @@ from echo2.config.sections import (
     Text,
 )
 
+MAX_SEED = 2**32 - 1
+
 
 class Config(Section):
     """A whole run."""
 
     name: Text = "run"
     """Name of the run, for its outputs."""
-    seed: int = Field(default=0, ge=0, le=2**32 - 1)
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     """Seed of everything random: one seed, one result."""
     run: Run = Run()
     batch: Batch = Batch()
@@ -41,6 +44,7 @@ class Config(Section):
     network: Network = Network()
     policy: Policy = Policy()
     sim: Sim = Sim()
+    train: Train = Train()
     pool: Annotated[tuple[Pool, ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")

@@ -52,7 +52,8 @@ def _allowed(field: Any) -> str:
     choices = [c for c in _choices(field.annotation) if isinstance(c, str)]
     if choices and choices != ["auto"]:
         return ", ".join(f"`{choice}`" for choice in choices)
-    return limits_of(field) or ('"auto" or a number >= 1' if choices else "")
+    limits = limits_of(field)
+    return f'"auto" or a number {limits}' if choices else limits
 
 
 def _choices(annotation: Any) -> Iterator[Any]:

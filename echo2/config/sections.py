@@ -14,11 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from echo2.policy.broadcast import TOPOLOGIES, Topology
 
 MIN_PRICE_USD_PER_H = 0.02
-# A plan of this many workers takes about a minute and 1.5 GB.
+# Planning takes some seconds at this number of different workers, and simulating grows with it.
 MAX_WORKERS = 4096
+MAX_MARGIN = 10
 
-# Upper ends are there to catch a wrong unit: bit/s for Mbit/s, bytes for GB, milliseconds for seconds.
-Mbps = Annotated[float, Field(gt=0, le=1e6)]
+# Ranges are there to catch a wrong unit (bit/s for Mbit/s, bytes for GB, milliseconds for seconds), and what
+# would make a run endless or its percentages absurd.
+Mbps = Annotated[float, Field(ge=0.001, le=1e6)]
 Count = Annotated[int, Field(ge=1)]
 UsdPerHour = Annotated[float, Field(ge=0, le=500)]
 UsdPerGb = Annotated[float, Field(ge=0, le=10)]
@@ -39,12 +41,15 @@ class Section(BaseModel):
     )
 
 
-def _auto_or(value: Any, form: str, least: float) -> Any:
+def _auto_or(value: Any, form: str, least: float, most: float = math.inf) -> Any:
     """Refuse, in one message, what is neither "auto" nor a number (pydantic would report both branches)."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if value == "auto" or (number and value >= least and (form == "number" or isinstance(value, int))):
+    if value == "auto" or (
+        number and least <= value <= most and (form == "number" or isinstance(value, int))
+    ):
         return value
-    raise ValueError(f'must be "auto" or a {form} >= {least:g}')
+    limit = f" and <= {most:g}" if math.isfinite(most) else ""
+    raise ValueError(f'must be "auto" or a {form} >= {least:g}{limit}')
 
 
 class Run(Section):
@@ -54,7 +59,7 @@ class Run(Section):
     """Learner steps."""
     staleness: int = Field(default=4, ge=0, le=1000)
     """S: no rollout older than this many versions is trained. 0 is strictly on-policy."""
-    publish_period: int | Literal["auto"] = "auto"
+    publish_period: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """kappa: a snapshot every so many steps, 1 to S + 1; "auto" lets the planner choose."""
     reading: Literal["overlap", "stall"] = "overlap"
     """overlap: workers generate while a snapshot arrives. stall: they stop for it."""
@@ -86,7 +91,7 @@ class Model(Section):
 
     name: Text = "Qwen3-8B"
     """A name of the catalogue (echo2/traces/models.py); any name if snapshot_gb and all rates are given."""
-    snapshot_gb: float | None = Field(default=None, gt=0, le=10_000)
+    snapshot_gb: float | None = Field(default=None, ge=1e-6, le=10_000)
     """GB of a full snapshot; by default the model's weights in bf16."""
     delta_ratio: float = Field(default=1.0, ge=1, le=10_000)
     """A published snapshot is this many times smaller than the full one (lossless deltas); 1: always full."""
@@ -96,7 +101,7 @@ class Learner(Section):
     """The machine that trains: its GPUs, price, speed and links."""
 
     gpu: Text = "H200"
-    """A GPU of the catalogue (echo2/traces/gpus.py)."""
+    """A GPU of the catalogue (echo2/traces/gpus.py); any name if step_s and the price are given."""
     gpus: int = Field(default=4, ge=1, le=4096)
     """How many of them."""
     provider: Text = "aws"
@@ -107,7 +112,7 @@ class Learner(Section):
     """Which quotes of the price catalogue to use; their median is taken."""
     price_usd_per_gpu_h: float | None = Field(default=None, ge=MIN_PRICE_USD_PER_H, le=500)
     """USD per GPU and hour, instead of the catalogue's."""
-    step_s: float | None = Field(default=None, gt=0, le=1e6)
+    step_s: float | None = Field(default=None, ge=0.01, le=1e6)
     """T_train: seconds of a step; by default tokens of a batch / tokens per second of the learner profile."""
     step_cv: float = Field(default=0.05, ge=0, le=2)
     """Coefficient of variation of the step time, on top of the batch's length."""
@@ -128,9 +133,9 @@ class Rollout(Section):
 
     lengths: Text | None = "r1-client_35"
     """A length population (id of `echo2 traces`, or a path)."""
-    tokens: float | None = Field(default=None, gt=0, le=1e7)
+    tokens: float | None = Field(default=None, ge=1, le=1e7)
     """Every rollout has this length, instead of `lengths`."""
-    max_tokens: Count = 16384
+    max_tokens: int = Field(default=16384, ge=1, le=10_000_000)
     """Generation stops here."""
     prompt_tokens: float = Field(default=512.0, ge=0, le=1e6)
     """Tokens of a prompt."""
@@ -151,7 +156,7 @@ class Pool(Section):
     name: Text
     """Its name; workers are called name-0, name-1, ..."""
     gpu: Text
-    """A GPU of the catalogue."""
+    """A GPU of the catalogue; any name if tokens_per_s, slots and the price are given."""
     count: int = Field(ge=1, le=MAX_WORKERS)
     """Workers on offer. A worker is as many GPUs as its engine profile needs for the model (mostly 1)."""
     provider: Text
@@ -164,11 +169,11 @@ class Pool(Section):
     """Home lines of this country or provider ("US", "Starlink"): rates are spread over its quartiles."""
     price_usd_per_h: UsdPerHour | None = None
     """USD per worker and hour, instead of the catalogue's."""
-    tokens_per_s: float | None = Field(default=None, gt=0, le=1e6)
+    tokens_per_s: float | None = Field(default=None, ge=0.01, le=1e6)
     """Decode rate of a full worker, instead of the engine profile's; needs `slots`."""
-    slots: Count | None = None
+    slots: int | None = Field(default=None, ge=1, le=4096)
     """Sequences at a time, together with tokens_per_s."""
-    speed: float = Field(default=1.0, gt=0, le=100)
+    speed: float = Field(default=1.0, ge=0.01, le=100)
     """The engine profile times this."""
     max_running: int = Field(default=0, ge=0, le=4096)
     """Most sequences at a time (0: as many as the KV cache holds). Fewer make each rollout quicker."""
@@ -190,6 +195,14 @@ class Pool(Section):
     """Trace (id or path) by which its rates vary around their level."""
     nic: Text | None = None
     """EC2 instance whose measured network token bucket applies (c5.large ... c5.4xlarge)."""
+    engine: Literal["vllm", "transformers", "simulated"] = "vllm"
+    """What generates in a live run; simulated only sleeps, for load tests."""
+    local: bool = False
+    """Live: true starts its workers as processes on the learner's host; false waits for them to dial in."""
+    threads: int = Field(default=0, ge=0, le=1024)
+    """Live: CPU threads of a local worker (0: the engine's choice)."""
+    shape_links: bool = False
+    """Live: local workers limit themselves to the pool's link rates and link_shape, like on a real WAN."""
     preemptions_per_h: float | None = Field(default=None, ge=0, le=60)
     """Losses per worker and hour that the planner expects; by default the availability trace's."""
 
@@ -212,15 +225,15 @@ class Policy(Section):
     """Which workers are rented: least cost that feeds the learner, or a plain rule to compare with."""
     topologies: Annotated[tuple[Topology, ...], Field(strict=False)] = ()
     """Broadcast topologies to choose from; empty: all."""
-    margin: float | Literal["auto"] = "auto"
-    """Factor >= 1 on the needed rate; "auto" takes it from the variance of lengths and the preemptions."""
-    review_s: float = Field(default=600.0, gt=0, le=1e6)
+    margin: Annotated[float, Field(ge=1, le=MAX_MARGIN)] | Literal["auto"] = "auto"
+    """Factor on the needed rate; "auto" takes it from the variance of lengths and the preemptions."""
+    review_s: float = Field(default=600.0, ge=1, le=1e6)
     """Seconds between two reviews of which workers to rent."""
 
     @field_validator("margin", mode="before")
     @classmethod
     def _margin(cls, value: Any) -> Any:
-        return _auto_or(value, "number", 1)
+        return _auto_or(value, "number", 1, MAX_MARGIN)
 
     @field_validator("topologies", mode="before")
     @classmethod
@@ -238,7 +251,7 @@ class PriceChange(Section):
     """When, seconds from the start."""
     pool: Text
     """Which pool."""
-    factor: float = Field(gt=0, le=100)
+    factor: float = Field(ge=0.01, le=100)
     """Its first price times this, from then on."""
 
 

@@ -69,6 +69,8 @@ def literal(value: Any) -> str:
     if isinstance(value, BaseModel):
         pairs = ((name, getattr(value, name)) for name in type(value).model_fields)
         return "{ " + ", ".join(f"{name} = {literal(v)}" for name, v in pairs if v is not None) + " }"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {literal(v)}" for k, v in value.items()) + " }"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(literal(v) for v in value) + "]"
     return repr(value)

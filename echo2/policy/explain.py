@@ -39,7 +39,7 @@ def answers(
         yield _strictly_on_policy(steady.learner_utilisation, smallest)
     elif not best.feasible or best.result.regime == "serial":
         yield _idle_anyway(problem, smallest)
-    yield one_more_worker(problem, best)
+    yield one_more_worker(problem, best, memory)
     yield one_more_staleness(problem, best, memory)
     yield cheapest_alternative(problem, best, options)
     if not best.result.converged:
@@ -63,7 +63,7 @@ def _strictly_on_policy(utilisation: float, smallest: int | None) -> str:
     )
 
 
-def one_more_worker(problem: PlanProblem, best: Option) -> str:
+def one_more_worker(problem: PlanProblem, best: Option, memory: PlanMemory) -> str:
     """What the next-best worker would change."""
 
     chosen = set(best.result.activation.chosen)
@@ -74,7 +74,7 @@ def one_more_worker(problem: PlanProblem, best: Option) -> str:
     wider = replace(
         best.result.activation, chosen=tuple(sorted([*best.result.activation.chosen, offer.worker_id]))
     )
-    after = steady_state(problem, best.kappa, replace(best.result, activation=wider))
+    after = steady_state(problem, best.kappa, replace(best.result, activation=wider), memory)
     faster = after.steps_per_s / best.steady.steps_per_s - 1.0
     usd = offer.price_usd_per_h + best.result.egress_usd_per_h[offer.worker_id]
     if faster < 0.005:
@@ -196,7 +196,7 @@ def _what_would_do(problem: PlanProblem, memory: PlanMemory) -> Iterator[str]:
             break
     for factor in (2, 4, 8):
         if covered_at(replace(problem, train_s=problem.train_s * factor), S, memory):
-            yield f"so would a batch that takes the learner {factor}x as long"
+            yield f"a batch that takes the learner {factor}x as long would do"
             break
 
 

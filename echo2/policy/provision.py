@@ -20,6 +20,7 @@ from echo2.policy.broadcast import BroadcastPlan, candidates
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.links import LinkTable
 from echo2.policy.selection import ActivationRule, select
+from echo2.policy.steady import SteadyState
 
 Reading = Literal["overlap", "stall"]
 Regime = Literal["overlap", "serial"]
@@ -206,9 +207,12 @@ def cost_usd_per_h(offer: WorkerOffer, egress_usd: float, demand: Demand) -> flo
 
 
 class PlanMemory:
-    """The broadcast plans of sets of workers seen before: they do not depend on S, kappa or T_train."""
+    """What was worked out before: broadcast plans of sets of workers, which depend on neither S, kappa nor
+    T_train, and steady states by (S, kappa, T_train, workers). Good for one pool, batch and lengths.
+    """
 
     def __init__(self) -> None:
+        self.steady: dict[tuple[object, ...], SteadyState] = {}
         self._plans: dict[tuple[object, ...], tuple[BroadcastPlan, ...]] = {}
 
     def candidates(

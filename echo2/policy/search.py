@@ -18,7 +18,6 @@ from echo2.policy.serial import provision_serial, serial_rates
 from echo2.policy.steady import SteadyProblem, SteadyState, WorkerGroup, predict
 
 LARGEST_S = 4096
-LARGEST_PREDICTED_S = 24
 BUSY = 0.95
 SEARCHED = ("star", "stripes", "regional")
 MARGIN_TRIES = 2
@@ -121,7 +120,7 @@ def final(problem: PlanProblem, option: Option, memory: PlanMemory) -> Option:
         return option
     demand, rule = option.result.demand, problem.activation
     result = provision(problem.offers, problem.links, demand, rule, problem.topologies, memory)
-    return _priced(problem, result) if result.feasible else option
+    return _priced(problem, result, memory) if result.feasible else option
 
 
 def _least_step_usd(problem: PlanProblem, result: Provision) -> float:
@@ -139,7 +138,7 @@ def _overlap_option(problem: PlanProblem, result: Provision, memory: PlanMemory)
     The rule counts a worker by the share of time its gate is open, which is a mean: where the gate closes
     often, the batch also waits for its slowest rollouts, and only the prediction sees that.
     """
-    best = _priced(problem, result)
+    best = _priced(problem, result, memory)
     for _ in range(MARGIN_TRIES):
         if not result.feasible or result.queues or best.feasible or problem.margin:
             break
@@ -147,7 +146,7 @@ def _overlap_option(problem: PlanProblem, result: Provision, memory: PlanMemory)
         result = _provisioned(problem, replace(result.demand, margin=result.demand.margin * more), memory)
         if not result.feasible:
             break
-        option = _priced(problem, result)
+        option = _priced(problem, result, memory)
         if option.steady.learner_utilisation < best.steady.learner_utilisation + 0.005:
             break
         best = option
@@ -175,7 +174,7 @@ def _serial_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Opti
             memory,
             rate,
         )
-        option = _priced(problem, result)
+        option = _priced(problem, result, memory)
         if best is None or option.step_cost_usd < best.step_cost_usd:
             best, worse = option, 0
         else:
@@ -187,7 +186,9 @@ def _serial_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Opti
     return best
 
 
-def steady_state(problem: PlanProblem, kappa: int, result: Provision) -> SteadyState:
+def steady_state(
+    problem: PlanProblem, kappa: int, result: Provision, memory: PlanMemory | None = None
+) -> SteadyState:
     """What the chosen workers settle to."""
     by_id = {offer.worker_id: offer for offer in problem.offers}
     alike: dict[tuple[Any, ...], list[WorkerOffer]] = {}
@@ -204,25 +205,29 @@ def steady_state(problem: PlanProblem, kappa: int, result: Provision) -> SteadyS
         mean_s = sum(result.broadcast_s[offer.worker_id] for offer in offers) / len(offers)
         up = sum(result.effects[offer.worker_id].up_share for offer in offers) / len(offers)
         groups.append(WorkerGroup(len(offers), decode, slots, mean_s, up))
-    return predict(
-        SteadyProblem(
-            S=problem.staleness_bound,
-            kappa=kappa,
-            B=problem.rollouts_per_step,
-            G=problem.group_size,
-            train_s=problem.train_s,
-            workers=tuple(groups),
-            lengths=problem.lengths,
-            prompt_tokens=problem.prompt_tokens,
-            swap_pause_s=problem.swap_pause_s,
-            reading=problem.reading,
+    memory = memory or PlanMemory()
+    key = (problem.staleness_bound, kappa, problem.train_s, tuple(groups))
+    if key not in memory.steady:
+        memory.steady[key] = predict(
+            SteadyProblem(
+                S=problem.staleness_bound,
+                kappa=kappa,
+                B=problem.rollouts_per_step,
+                G=problem.group_size,
+                train_s=problem.train_s,
+                workers=tuple(groups),
+                lengths=problem.lengths,
+                prompt_tokens=problem.prompt_tokens,
+                swap_pause_s=problem.swap_pause_s,
+                reading=problem.reading,
+            )
         )
-    )
+    return memory.steady[key]
 
 
-def _priced(problem: PlanProblem, result: Provision) -> Option:
+def _priced(problem: PlanProblem, result: Provision, memory: PlanMemory) -> Option:
     kappa = result.demand.publish_period
-    steady = steady_state(problem, kappa, result)
+    steady = steady_state(problem, kappa, result, memory)
     step_s = 1.0 / steady.steps_per_s if steady.steps_per_s > 0 else float("inf")
     by_id = {offer.worker_id: offer for offer in problem.offers}
     hourly = sum(by_id[name].price_usd_per_h for name in result.activation.chosen)
@@ -244,22 +249,18 @@ def covered_at(problem: PlanProblem, S: int, memory: PlanMemory) -> Provision | 
     return None
 
 
-def _predicted_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
-    """Whether the shortest possible period is predicted to keep the learner busy at S."""
-    covered = covered_at(problem, S, memory)
-    if covered is None:
-        return False
-    # So far up the broadcast dominates, and predicting thousands of steps would say nothing new.
-    if S > LARGEST_PREDICTED_S:
-        return True
+def _good_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
+    """Whether a plan at S is accepted: the question that `plan_run` asks, with the same search."""
     at = replace(problem, staleness_bound=S, publish_period=0)
-    return _overlap_option(at, covered, memory).feasible
+    return any(option.feasible for option in overlap_options(at, memory, 1))
 
 
 def smallest_feasible(problem: PlanProblem, memory: PlanMemory, known_feasible: bool) -> int | None:
     """The smallest S >= 1 at which the pool keeps the learner busy; None if no S does (to 4,096).
 
-    The rule finds where to look (it is monotone in S), the prediction confirms.
+    The rule finds where to look (it is monotone in S). From there on S grows in doubling strides until a
+    plan is accepted, and halving finds the first: every S named has been planned. Beyond 64 it is the
+    smallest to within 3 %.
     """
     high = max(1, problem.staleness_bound)
     low = 0
@@ -270,9 +271,15 @@ def smallest_feasible(problem: PlanProblem, memory: PlanMemory, known_feasible: 
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if covered_at(problem, middle, memory) else (middle, high)
-    low = high - 1
-    high = problem.staleness_bound if known_feasible else high + max(4, high // 4)
-    while high - low > 1:
+    given = problem.staleness_bound if known_feasible else LARGEST_S + 1
+    coarse = max(1, high // 32)
+    low, at, stride = high - 1, high, coarse
+    while at < given and not _good_at(problem, at, memory):
+        if at >= LARGEST_S:
+            return None
+        low, at, stride = at, min(at + stride, LARGEST_S), 2 * stride
+    high = min(at, given)
+    while high - low > coarse:
         middle = (low + high) // 2
-        low, high = (low, middle) if _predicted_at(problem, middle, memory) else (middle, high)
+        low, high = (low, middle) if _good_at(problem, middle, memory) else (middle, high)
     return high

@@ -15,7 +15,7 @@ from typing import Any
 
 from echo2.errors import UserError
 from echo2.report.decisions import DecisionSample
-from echo2.sim.log import DECISIONS
+from echo2.sim.log import DECISIONS, END
 
 Message = dict[str, Any]
 Steps = list[tuple[float, int]]
@@ -137,7 +137,7 @@ class _Reader:
         kind = message["kind"]
         if kind in DECISIONS:
             self.out.decisions.add(message)
-        elif kind != "Settings":
+        elif kind not in ("Settings", END):
             self._pass_time(float(message["t_s"]))
         if (handler := self._handlers.get(kind)) is not None:
             handler(message)

@@ -12,12 +12,16 @@ All keep the user's learner, model, batch, lengths and steps, and replace the po
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from echo2.config import Config, Pool
 from echo2.config.sections import MAX_WORKERS
 from echo2.errors import UserError
 from echo2.policy.generation import TokenLengths
 from echo2.scenario.prices import learner_price
+
+if TYPE_CHECKING:
+    from echo2.scenario.workers import Engine
 
 # Inside a node: NVLink and memory copies move weights at 100 GB/s and more; 10^12 bit/s is 125 GB/s.
 IN_NODE_MBPS = 1e6
@@ -40,10 +44,8 @@ def for_system(config: Config, lengths: TokenLengths, train_s: float, notes: lis
 
 def colocated(config: Config, notes: list[str]) -> Config:
     """The learner's own GPUs as workers, at no extra price; weights are handed over inside the node."""
-    from echo2.scenario.workers import engine_of
-
     pool = _beside(config, "learner-gpus", IN_NODE_MBPS, price_usd_per_h=NO_EXTRA_USD_PER_H)
-    gpus = engine_of(config, pool).gpus
+    gpus = _engine(config, pool).gpus
     pool = pool.model_copy(update={"count": max(1, config.learner.gpus // gpus)})
     notes.append(
         f"baseline colocated: the learner's {config.learner.gpus} GPUs generate ({pool.count} workers of "
@@ -56,11 +58,11 @@ def colocated(config: Config, notes: list[str]) -> Config:
 
 def dedicated(config: Config, lengths: TokenLengths, train_s: float, notes: list[str]) -> Config:
     """On-demand workers of the learner's GPU in its data centre, as many as the provisioning rule wants."""
-    from echo2.scenario.workers import engine_of, worker_rate
+    from echo2.scenario.workers import worker_rate
 
     per_gpu = learner_price(config.learner).usd_per_h
     pool = _beside(config, "datacentre", IN_DATACENTRE_MBPS)
-    engine = engine_of(config, pool)
+    engine = _engine(config, pool)
     rate = worker_rate(config, pool, engine, lengths).rollouts_per_s
     needed = config.batch.rollouts_per_step / train_s
     count = 1 + math.ceil(OFFERED * needed / rate)
@@ -81,6 +83,20 @@ def dedicated(config: Config, lengths: TokenLengths, train_s: float, notes: list
         f"{IN_DATACENTRE_MBPS / 1e3:g} Gbit/s between them"
     )
     return _world(config, run, pool, IN_DATACENTRE_MBPS, config.policy.activation)
+
+
+def _engine(config: Config, pool: Pool) -> Engine:
+    """How the learner's GPUs generate; the error names the learner, as the pool is not in the user's file."""
+    from echo2.scenario.workers import engine_of
+
+    try:
+        return engine_of(config, pool)
+    except UserError:
+        raise UserError(
+            f"learner.gpu = {pool.gpu!r}: run.system = {config.run.system!r} generates on the learner's "
+            f"GPUs, and how fast they decode {config.model.name} is not known; take a GPU and a model of the "
+            'catalogue, or run.system = "echo2"'
+        ) from None
 
 
 def _beside(config: Config, name: str, mbps: float, price_usd_per_h: float | None = None) -> Pool:

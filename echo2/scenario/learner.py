@@ -26,19 +26,13 @@ class LearnerLinks:
 def learner_model(config: Config, lengths: TokenLengths, notes: list[str]) -> LearnerModel:
     """Step time: given, or batch tokens (prompts and rollouts) over the profile's tokens/s."""
     learner = config.learner
-    with key("learner.gpu", learner.gpu):
-        card = traces.canonical(learner.gpu)
     if learner.step_s is not None:
         notes.append(f"learner: {learner.step_s:g} s a step, given")
         return LearnerModel(learner.step_s, 0.0, learner.step_cv)
-    with key("model.name", config.model.name):
-        try:
-            traces.model_info(config.model.name)
-        except UserError as error:
-            raise UserError(f"{error}; or give learner.step_s, model.snapshot_gb, and tokens_per_s and slots "
-                            "of the pools") from None  # fmt: skip
+    check_model(config, "learner.step_s, model.snapshot_gb, and tokens_per_s and slots of the pools")
     with key("learner.gpu", learner.gpu):
         try:
+            card = traces.canonical(learner.gpu)
             profile = traces.learner_tokens_per_s(card, learner.gpus, config.model.name)
         except UserError as error:
             raise UserError(f"{error}; or give learner.step_s") from None
@@ -54,6 +48,15 @@ def learner_model(config: Config, lengths: TokenLengths, notes: list[str]) -> Le
             "have (16 bytes a parameter): it would have to offload, which is slower than assumed"
         )
     return LearnerModel(train_s, profile.tokens_per_s, learner.step_cv)
+
+
+def check_model(config: Config, instead: str) -> None:
+    """Refuse a model that the catalogue does not have, with what may be given instead."""
+    with key("model.name", config.model.name):
+        try:
+            traces.model_info(config.model.name)
+        except UserError as error:
+            raise UserError(f"{error}; or give {instead}") from None
 
 
 def learner_links(config: Config) -> LearnerLinks:

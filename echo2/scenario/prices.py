@@ -49,8 +49,12 @@ def pool_price(pool: Pool) -> UsedPrice:
 def _quoted(what: str, where: str, rented: Learner | Pool, own: str) -> UsedPrice:
     """The catalogue's price; a market or provider without a quote is named, with those that have one."""
     gpu, market, provider = rented.gpu, rented.market, rented.provider
+    own = f"{where}.{own}"
     with key(f"{where}.gpu", gpu):
-        offered = traces.offers(gpu)
+        try:
+            offered = traces.offers(gpu)
+        except UserError as error:
+            raise UserError(f"{error}; or give its price, {own}") from None
         if not offered:
             raise UserError(f"no price of it is known; give {own}")
     markets = sorted({of for at, of in offered if at == provider.lower()})

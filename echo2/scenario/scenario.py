@@ -68,9 +68,11 @@ def build(config: Config, base_dir: Path = Path(), source_name: str = "") -> Sce
 
 def _build(config: Config, base_dir: Path) -> Scenario:
     notes: list[str] = []
-    lengths = rollout_lengths(config, base_dir, notes)
-    learner = learner_model(config, lengths, notes)
-    used = for_system(config, lengths, learner.train_s, notes)
+    epoch = resolved(config.network.epoch, base_dir)
+    here = config.replaced(network=config.network.model_copy(update={"epoch": epoch}))
+    lengths = rollout_lengths(here, base_dir, notes)
+    learner = learner_model(here, lengths, notes)
+    used = for_system(here, lengths, learner.train_s, notes)
     run_s = used.run.steps * learner.train_s
     price, links = learner_price(used.learner), learner_links(used)
     pools = [build_pool(used, pool, lengths, base_dir, run_s, notes) for pool in used.pool]

@@ -17,7 +17,7 @@ from echo2.policy.generation import (
     slots_that_fit,
     steady_rate,
 )
-from echo2.scenario.learner import rates_bps
+from echo2.scenario.learner import check_model, rates_bps
 from echo2.scenario.naming import key, resolved
 from echo2.scenario.places import Site, check_region, pool_site
 from echo2.scenario.prices import UsedPrice, pool_price
@@ -73,20 +73,27 @@ def build_pool(
 
 
 def engine_of(config: Config, pool: Pool) -> Engine:
-    """The decode model of a pool: given as a constant rate, or the engine profile of its GPU."""
+    """The decode model of a pool: given as a constant rate (of any GPU), or its GPU's engine profile."""
+    if pool.tokens_per_s is not None and pool.slots is not None:
+        running = min(pool.slots, pool.max_running or pool.slots)
+        model = DecodeModel.constant_rate(pool.tokens_per_s, running, pool.speed)
+        rate = f"{pool.tokens_per_s:g} tokens/s at {running} sequences, given"
+        return Engine(model, 1, f"{card_name(pool.gpu)}, {rate}")
+    check_model(config, f"tokens_per_s and slots of pool {pool.name}")
     with key(f"pool.{pool.name}.gpu", pool.gpu):
-        card = traces.canonical(pool.gpu)
-        if pool.tokens_per_s is not None and pool.slots is not None:
-            running = min(pool.slots, pool.max_running or pool.slots)
-            model = DecodeModel.constant_rate(pool.tokens_per_s, running, pool.speed)
-            return Engine(model, 1, f"{card}, {pool.tokens_per_s:g} tokens/s at {running} sequences, given")
         try:
+            card = traces.canonical(pool.gpu)
             profile = traces.decode_model(card, config.model.name, pool.max_running)
         except UserError as error:
             raise UserError(f"{error}; or give tokens_per_s and slots") from None
     times = f", times {pool.speed:g}" if pool.speed != 1 else ""
     note = f"decoding on {profile.gpus} x {card} ({profile.basis}: {profile.source}{times})"
     return Engine(replace(profile.model, speedup=pool.speed), profile.gpus, note)
+
+
+def card_name(gpu: str) -> str:
+    """The canonical name of a GPU; the user's own where the table does not have it."""
+    return traces.canonical(gpu) if traces.is_known(gpu) else gpu
 
 
 def worker_rate(config: Config, pool: Pool, engine: Engine, lengths: TokenLengths) -> GenerationRate:
@@ -104,7 +111,7 @@ def worker_rate(config: Config, pool: Pool, engine: Engine, lengths: TokenLength
 
 
 def _offer(pool: Pool, site: Site, price: UsedPrice, engine: Engine, rate: GenerationRate) -> WorkerOffer:
-    card = traces.canonical(pool.gpu)
+    card = card_name(pool.gpu)
     return WorkerOffer(
         worker_id=pool.name,
         pool=pool.name,

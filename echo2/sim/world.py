@@ -30,7 +30,7 @@ from echo2.sim.timeline import Timeline
 from echo2.sim.worker import WorkerProcess
 
 Entry = tuple[f.Fact, list[d.Decision]]
-LINK_NEWS = 0.25
+LINK_NEWS = 0.1
 
 
 class World:

@@ -6,7 +6,7 @@ provenance of every trace are in docs/traces.md.
 
 from echo2.traces.catalogue import TraceEntry, data_folder, entries, entry, load
 from echo2.traces.engines import EngineProfile, decode_model
-from echo2.traces.gpus import GPUS, Gpu, canonical, gpu
+from echo2.traces.gpus import GPUS, Gpu, canonical, gpu, is_known
 from echo2.traces.learners import LearnerProfile, learner_tokens_per_s
 from echo2.traces.lengths import lengths
 from echo2.traces.links import (
@@ -51,6 +51,7 @@ __all__ = [
     "entry",
     "gpu",
     "internet_egress_usd_per_gb",
+    "is_known",
     "learner_tokens_per_s",
     "lengths",
     "link",

@@ -126,7 +126,7 @@ def gpu(name: str, vram_gb: float | None = None) -> Gpu:
         return _BY_NAME[name]
     card = _BY_KEY.get(_key(name))
     if card is None or not name.strip():
-        raise unknown("GPU", name, _BY_NAME, "the table is echo2/traces/gpus.py")
+        raise unknown("GPU", name, _BY_NAME)
     written = _MEMORY.search(name.lower().replace("-", " "))
     size = int(written.group(1)) if written else vram_gb
     return _BY_NAME[SIZES.get((card.name, int(size or 0)), card.name)]

@@ -57,5 +57,5 @@ def model_info(model: str) -> ModelInfo:
     bare = model.strip().rsplit("/", 1)[-1].lower().split("-instruct")[0]
     found = _BY_NAME.get(bare)
     if found is None:
-        raise unknown("model", model, (m.name for m in MODELS), "the table is echo2/traces/models.py")
+        raise unknown("model", model, (m.name for m in MODELS))
     return found

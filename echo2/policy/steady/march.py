@@ -12,6 +12,7 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from echo2.policy.generation import steady_rate
 from echo2.policy.steady.fluid import FluidWorkers, LengthBins
@@ -19,6 +20,10 @@ from echo2.policy.steady.problem import EQUAL_LENGTHS_CV, Binding, SteadyProblem
 from echo2.policy.steady.units import march_units
 
 BINS_PER_MEAN = 4.0
+# The largest S marched step by step; beyond it several steps are taken as one.
+LARGEST_S = 24
+# Of the groups a worker may still start, the part it is given at a time.
+HANDFUL = 8
 MIN_STEPS = 12
 # Equal rollouts come in bursts that repeat after many steps; only a long measurement averages over them.
 MIN_STEPS_EQUAL = 60
@@ -34,8 +39,23 @@ def predict(problem: SteadyProblem) -> SteadyState:
 
     Rollout lengths enter as shares of a fluid, so chance is left out: with few prompt groups a batch and
     heavy tails a real run drops somewhat more. Deterministic; milliseconds grow with steps x units.
+    With S above `LARGEST_S` as many steps are taken as one as bring it down to that.
     """
-    return _March(problem).measure()
+    scale = -(-problem.S // LARGEST_S) if problem.S else 1
+    if scale == 1:
+        return _March(problem).measure()
+    S, kappa = problem.S // scale, -(-problem.kappa // scale)
+    coarse = replace(
+        problem, S=S, kappa=min(S + 1, kappa), B=problem.B * scale, train_s=problem.train_s * scale
+    )
+    state = _March(coarse).measure()
+    return replace(
+        state,
+        steps_per_s=state.steps_per_s * scale,
+        step_s=state.step_s / scale,
+        mean_lag=min(float(problem.S), state.mean_lag * scale),
+        max_lag=min(problem.S, state.max_lag * scale),
+    )
 
 
 class _March:
@@ -47,8 +67,8 @@ class _March:
 
     def __init__(self, problem: SteadyProblem) -> None:
         self.problem = problem
-        bins = LengthBins.of(problem.lengths, problem.G, BINS_PER_MEAN)
         groups = march_units(problem)
+        bins = LengthBins.of(problem.lengths, problem.G, BINS_PER_MEAN)
         self.workers = [FluidWorkers(problem, group, bins) for group in groups]
         self.all_slots = sum(w.slots for w in self.workers)
         self.total_rate = math.fsum(w.rate * w.group.count for w in self.workers)
@@ -221,8 +241,10 @@ class _March:
             if i not in changed:
                 w.settle(self.now_s)
                 changed.add(i)
-            w.dispatch(G)
-            self.admitted += G
+            room = (self.problem.S + w.live_version + 1) * self.problem.B - self.admitted
+            handful = G * max(1, int(min(cap - w.running, room / len(self.workers)) / G / HANDFUL))
+            w.dispatch(handful)
+            self.admitted += handful
             if w.running < cap - HALF_ROLLOUT:
                 heapq.heappush(waiting, (w.due_s(G), i, cap))
         for i in changed:

@@ -21,7 +21,6 @@ from echo2.policy import facts as f
 from echo2.runtime.data.ledger import Ledger
 from echo2.runtime.data.states import Recovery
 from echo2.runtime.data.verify import Verifier
-from echo2.runtime.driver._log import RunLog
 from echo2.runtime.driver.api import LearnerApi
 from echo2.runtime.driver.desk import Desk
 from echo2.runtime.driver.hub import Hub, Seat
@@ -34,6 +33,7 @@ from echo2.runtime.driver.setup import Setup, load_tokenizer, spec_of_task, stop
 from echo2.runtime.driver.world import LiveWorld
 from echo2.runtime.transport.server import Server, make_app
 from echo2.runtime.transport.snapshot import SnapshotStore
+from echo2.sim.log import RunLog
 
 STEP_S = 5.0
 """How long an end waits for the step that runs, so that its work is kept."""

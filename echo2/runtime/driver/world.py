@@ -26,7 +26,6 @@ from echo2.runtime.data.encode import encode_prompt
 from echo2.runtime.data.rollout import Rollout
 from echo2.runtime.data.task import Prompt
 from echo2.runtime.driver import hub as h
-from echo2.runtime.driver._log import RunLog
 from echo2.runtime.driver.desk import Desk, OpenGroup
 from echo2.runtime.driver.learner_host import LearnerHost, Step
 from echo2.runtime.driver.ledger_queue import LedgerQueue
@@ -35,6 +34,7 @@ from echo2.runtime.driver.records import Records
 from echo2.runtime.rollout.request import group_seed
 from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.snapshot import SnapshotStore
+from echo2.sim.log import RunLog
 
 STOP_S = 30.0
 TICK_S = 0.5

@@ -1,4 +1,4 @@
-"""The run's shared token: what it must look like, and the comparison at the door. Used by server and client."""
+"""The run's shared token: what it must look like, and how it is compared. Used by server and client."""
 
 from __future__ import annotations
 

@@ -10,28 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from echo2.errors import UserError
 from echo2.runtime.transport.client import Broken, Client, Refused
 from echo2.runtime.transport.manifest_check import SnapshotError, check_manifest
-from echo2.runtime.transport.messages import Chunk, File, Manifest
-from echo2.runtime.transport.model_files import WEIGHTS_FILE
+from echo2.runtime.transport.messages import Chunk, Manifest
 from echo2.runtime.transport.retry import Patience
 from echo2.runtime.transport.store import explained
-from echo2.runtime.transport.tensor_table import read_entries, weights_digest_of
+from echo2.runtime.transport.unfinished import (
+    MANIFEST_FILE,
+    Job,
+    has_digest,
+    place,
+    places_of,
+    source_of,
+    take_local,
+    verify,
+)
 
 TRIES = 3
 """How often a chunk is fetched before its bytes are called wrong."""
-MANIFEST_FILE = "snapshot.json"
 _SPARE_BYTES = 64 << 20
 
 Given = TypeVar("Given")
@@ -47,17 +53,6 @@ class Received:
     transfer_s: float
     check_s: float
     bytes: int
-
-
-@dataclass
-class _Job:
-    """One fetch: where every chunk goes, and what has come."""
-
-    manifest: Manifest
-    path: Path
-    places: dict[Chunk, list[tuple[str, int]]]
-    waiting: list[Chunk] = field(default_factory=list)
-    bytes: int = 0
 
 
 class SnapshotReceiver:
@@ -102,7 +97,7 @@ class SnapshotReceiver:
             job = await self._in_thread(self._prepare, manifest)
             await self._download(job)
             fetched_s = time.monotonic()
-            await self._in_thread(_verify, job)
+            await self._in_thread(verify, job)
             path = await self._in_thread(self._show, job)
             return Received(path, manifest, fetched_s - began_s, time.monotonic() - fetched_s, job.bytes)
 
@@ -119,23 +114,23 @@ class SnapshotReceiver:
         """The directory of this very snapshot if it is here and still verifies."""
         path = self._path(manifest)
         with contextlib.suppress(UserError, OSError):
-            _verify(_Job(manifest, path, {}))
+            verify(Job(manifest, path, {}))
             os.utime(path)
             return path
         return None
 
-    def _prepare(self, manifest: Manifest) -> _Job:
+    def _prepare(self, manifest: Manifest) -> Job:
         """Make the unfinished directory and put into it what is on this disk already."""
         final = self._path(manifest)
-        job = _Job(manifest, self._directory / f"unfinished-{final.name}", _places(manifest))
+        job = Job(manifest, self._directory / f"unfinished-{final.name}", places_of(manifest))
         with explained(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
             for other in self._directory.glob("unfinished-*"):
                 if other != job.path:
                     shutil.rmtree(other, ignore_errors=True)
             job.path.mkdir(exist_ok=True)
-            sources = [_source(path) for path in (job.path, *self._shown())]
-            job.waiting = [chunk for chunk in job.places if not _take_local(job, chunk, sources)]
+            sources = [source_of(path) for path in (job.path, *self._shown())]
+            job.waiting = [chunk for chunk in job.places if not take_local(job, chunk, sources)]
             missing = sum(chunk.size * len(job.places[chunk]) for chunk in job.waiting)
             free = shutil.disk_usage(self._directory).free
             if missing + _SPARE_BYTES > free:
@@ -149,7 +144,7 @@ class SnapshotReceiver:
                     stream.truncate(file.size)
         return job
 
-    def _show(self, job: _Job) -> Path:
+    def _show(self, job: Job) -> Path:
         """Give the verified directory its name, and throw away the oldest."""
         final = self._path(job.manifest)
         with explained(self._directory):
@@ -171,7 +166,7 @@ class SnapshotReceiver:
 
     # ---- network ---------------------------------------------------------------------------------
 
-    async def _download(self, job: _Job) -> None:
+    async def _download(self, job: Job) -> None:
         patience = Patience(
             f"fetching snapshot {job.manifest.version} from {self._client.url}", self._give_up_s
         )
@@ -185,24 +180,24 @@ class SnapshotReceiver:
             for _ in range(min(self._streams, len(queue))):
                 group.create_task(stream())
 
-    async def _fetch_chunk(self, job: _Job, chunk: Chunk, patience: Patience) -> None:
+    async def _fetch_chunk(self, job: Job, chunk: Chunk, patience: Patience) -> None:
         for _ in range(TRIES):
             data = await self._fetch_bytes(job, chunk, patience)
-            if await asyncio.to_thread(_has_digest, data, chunk):
-                await asyncio.to_thread(_place, job, chunk, data)
+            if await asyncio.to_thread(has_digest, data, chunk):
+                await asyncio.to_thread(place, job, chunk, data)
                 return
         raise SnapshotError(
             f"chunk {chunk.digest} of snapshot {job.manifest.version} from {self._client.url} has the wrong "
             "SHA-256; nothing was applied"
         )
 
-    def _wrong_length(self, job: _Job, chunk: Chunk, what: str) -> SnapshotError:
+    def _wrong_length(self, job: Job, chunk: Chunk, what: str) -> SnapshotError:
         return SnapshotError(
             f"chunk {chunk.digest} of snapshot {job.manifest.version} from {self._client.url} {what}; "
             "nothing was applied"
         )
 
-    async def _fetch_bytes(self, job: _Job, chunk: Chunk, patience: Patience) -> bytearray:
+    async def _fetch_bytes(self, job: Job, chunk: Chunk, patience: Patience) -> bytearray:
         """All bytes of the chunk; an attempt goes on where the one before broke off."""
         data = bytearray()
         while len(data) < chunk.size:
@@ -228,86 +223,6 @@ class SnapshotReceiver:
                 await patience.failed(str(broken))
         patience.progress()
         return data
-
-
-def _places(manifest: Manifest) -> dict[Chunk, list[tuple[str, int]]]:
-    """Chunk -> (file, offset) of everywhere it goes, in the order of the files."""
-    places: dict[Chunk, list[tuple[str, int]]] = {}
-    for file in (*manifest.model_files, *manifest.files):
-        for chunk, at in _layout(file):
-            places.setdefault(chunk, []).append((file.name, at))
-    return places
-
-
-def _layout(file: File) -> list[tuple[Chunk, int]]:
-    at, found = 0, []
-    for chunk in file.chunks:
-        found.append((chunk, at))
-        at += chunk.size
-    return found
-
-
-def _source(path: Path) -> dict[str, tuple[Path, int]]:
-    """Digest -> (file, offset) of the chunks that a directory on this disk should hold."""
-    try:
-        manifest = Manifest.model_validate_json((path / MANIFEST_FILE).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return {
-        chunk.digest: (path / file.name, at)
-        for file in (*manifest.model_files, *manifest.files)
-        for chunk, at in _layout(file)
-    }
-
-
-def _take_local(job: _Job, chunk: Chunk, sources: list[dict[str, tuple[Path, int]]]) -> bool:
-    """Put a chunk in its places from this disk, if its bytes are there and right."""
-    own = [(job.path / name, at) for name, at in job.places[chunk][:1]]
-    for path, at in (*own, *(source[chunk.digest] for source in sources if chunk.digest in source)):
-        with contextlib.suppress(OSError), path.open("rb") as stream:
-            stream.seek(at)
-            data = bytearray(stream.read(chunk.size))
-            if _has_digest(data, chunk):
-                _place(job, chunk, data)
-                return True
-    return False
-
-
-def _has_digest(data: bytes | bytearray, chunk: Chunk) -> bool:
-    return len(data) == chunk.size and hashlib.sha256(data).hexdigest() == chunk.digest
-
-
-def _place(job: _Job, chunk: Chunk, data: bytearray) -> None:
-    """Write verified bytes everywhere they belong. Opens anew each time, so a late thread harms nothing."""
-    with explained(job.path):
-        for name, at in job.places[chunk]:
-            with contextlib.suppress(FileExistsError):
-                (job.path / name).touch(exist_ok=False)
-            with (job.path / name).open("r+b") as stream:
-                stream.seek(at)
-                stream.write(data)
-
-
-def _verify(job: _Job) -> None:
-    """The files on this disk are what the manifest says, to the last byte. Raises SnapshotError."""
-    manifest = job.manifest
-    for file in manifest.model_files:
-        data = (job.path / file.name).read_bytes()
-        if len(data) != file.size or not all(
-            _has_digest(data[at : at + chunk.size], chunk) for chunk, at in _layout(file)
-        ):
-            raise SnapshotError(f"{file.name} of snapshot {manifest.version} is damaged; nothing was applied")
-    entries = read_entries(job.path / WEIGHTS_FILE)
-    said = {entry.name: entry for entry in manifest.tensors}
-    for entry in entries:
-        if said.pop(entry.name, None) != entry:
-            raise SnapshotError(
-                f"tensor {entry.name[:80]!r} of snapshot {manifest.version} is not what its manifest says; "
-                "nothing was applied"
-            )
-    if said or weights_digest_of(entries) != manifest.weights:
-        missing = f"lacks tensor {min(said)[:80]!r}" if said else "has other weights than its manifest says"
-        raise SnapshotError(f"snapshot {manifest.version} {missing}; nothing was applied")
 
 
 @asynccontextmanager

@@ -57,6 +57,7 @@ class Keeper:
         try:
             await asyncio.wait_for(asyncio.shield(starting), self._start_s)
         except TimeoutError:
+            kill_descendants()  # a start that waits for them for ever comes to an end
             self._give_up(engine, starting)
             raise EngineError(f"the engine did not start within {self._start_s:g} s") from None
         except BaseException:
