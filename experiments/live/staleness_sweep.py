@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CONFIG = HERE.parent / "tiny-sort-live.toml"
+CONFIG = HERE / "staleness.toml"
 
 BOUNDS = (0, 1, 3, 6, 11)
 SEEDS = (1, 2, 3)
