@@ -27,6 +27,7 @@ GROUP = "echo2.tasks"
 BUILT_IN = {
     "digit_sort": "echo2.runtime.data.tasks.digit_sort:DigitSort",
     "addition": "echo2.runtime.data.tasks.addition:Addition",
+    "noise": "echo2.runtime.data.tasks.noise:Noise",
     "reasoning_gym": "echo2.runtime.data.tasks.reasoning_gym:ReasoningGym",
     "math": "echo2.runtime.data.tasks.math_jsonl:MathJsonl",
 }

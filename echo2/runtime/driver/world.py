@@ -275,19 +275,25 @@ class LiveWorld:
             self._send_start(seat)
         elif seat.local:
             try:
-                self.processes.start(seat.worker_id, self._pools[seat.pool], self._shaping(seat.worker_id))
+                self.processes.start(seat.worker_id, self._pools[seat.pool], self._options(seat.worker_id))
             except OSError as error:
                 self._left(seat, f"its process cannot be started: {error.strerror}")
         else:
             self._left(seat, "it is not there")
 
-    def _shaping(self, worker_id: str) -> list[str]:
+    def _options(self, worker_id: str) -> list[str]:
+        """What the command line of a local worker says beyond where and who."""
         pool, offer = self._pools[self.offers[worker_id].pool], self.offers[worker_id]
-        if not pool.shape_links:
-            return []
-        up, down = str(offer.uplink_bps / 1e6), str(offer.downlink_bps / 1e6)
-        extra = ["--uplink-mbps", up, "--downlink-mbps", down]
-        return [*extra, "--link", pool.link_shape] if pool.link_shape else extra
+        options: list[str] = []
+        if pool.engine == "simulated":
+            rollout = self.config.rollout
+            tokens = min(rollout.max_tokens, max(1, round(rollout.tokens or rollout.max_tokens / 2)))
+            options += ["--simulated", f"{offer.rollouts_per_s * tokens:.6g}:{tokens}"]
+        if pool.shape_links:
+            options += ["--uplink-mbps", f"{offer.uplink_bps / 1e6:.6g}"]
+            options += ["--downlink-mbps", f"{offer.downlink_bps / 1e6:.6g}"]
+            options += ["--link", pool.link_shape] if pool.link_shape else []
+        return options
 
     def _send_start(self, seat: h.Seat) -> None:
         train, rollout = self.config.train, self.config.rollout
