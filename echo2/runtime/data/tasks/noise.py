@@ -1,4 +1,4 @@
-"""Noise: the reward is a coin, drawn from the completion's text. For load tests, where nothing is to be learnt.
+"""Noise: the reward is a coin, drawn from the completion's text. For load tests: nothing is to be learnt.
 
 Groups have variance, so the learner works as hard as on a real task, whatever the engine makes up.
 """

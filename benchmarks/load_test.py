@@ -1,0 +1,186 @@
+"""A whole learner host under load: `python benchmarks/load_test.py [--workers 200] [--rate 500]`.
+
+The claim: 200 workers, 500 rollouts/s in, none lost, the 99th percentile of answers to uploads below 250 ms.
+The host is the real `echo2 train` with a torch learner, the scheduler, the ledger and judging; the workers
+are real agents with engines that sleep (`simulated`), many to a process. Where clients and host share their
+cores, as here, the answer times are those of both. Lost means: accepted by the host and neither trained nor
+waiting nor given up in its ledger, or sent and never answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TOKENS, SLOTS = 10, 8
+CONFIG = """
+name = "load-test"
+[run]
+steps = {steps}
+staleness = 12
+publish_period = 10
+best_effort = true
+[batch]
+rollouts_per_step = 1000
+group_size = 8
+[model]
+name = "tiny"
+snapshot_gb = 0.00163
+[learner]
+gpu = "CPU"
+gpus = 1
+provider = "here"
+price_usd_per_gpu_h = 0.1
+step_s = 1.5
+uplink_mbps = 10000
+downlink_mbps = 10000
+egress_usd_per_gb = 0.0
+[rollout]
+tokens = {tokens}
+max_tokens = 12
+prompt_tokens = 7
+swap_pause_s = 0.0
+[[pool]]
+name = "load"
+gpu = "CPU"
+count = {workers}
+provider = "here"
+region = "aws:us-east-1"
+price_usd_per_h = 0.02
+tokens_per_s = {rate}
+slots = {slots}
+uplink_mbps = 1000
+downlink_mbps = 1000
+startup_s = 60
+relay = false
+engine = "simulated"
+[policy]
+activation = "all"
+[train]
+model = "{model}"
+task = "noise"
+template = "plain"
+max_prompt_tokens = 16
+checkpoint_every = 1000000
+learning_rate = 1e-6
+threads = 1
+patience_s = 120
+lease_s = 60
+"""
+
+
+def work(pipe: Connection, url: str, token: str, count: int, rate: float) -> None:
+    """One process of `count` agents; reports the answer times of their uploads."""
+    from echo2.runtime.transport import messages as m
+    from echo2.runtime.transport.client import Client
+    from echo2.runtime.worker.build import SimulatedProfile, WorkerSettings, opened
+    from echo2.runtime.worker.process import new_session
+
+    times: list[tuple[float, float, int]] = []
+    inner = Client.rollouts
+
+    async def timed(self: Client, upload: m.Upload) -> m.UploadReply:
+        began = time.monotonic()
+        reply = await inner(self, upload)
+        accepted = sum(verdict.outcome == "accepted" for verdict in reply.verdicts)
+        times.append((began, time.monotonic() - began, accepted))
+        return reply
+
+    Client.rollouts = timed  # type: ignore[method-assign]
+
+    async def agent() -> None:
+        profile = SimulatedProfile(rate, TOKENS)
+        settings = WorkerSettings(url, token, new_session(), "load", "simulated", profile=profile)
+        async with opened(settings) as made:
+            await made.run()
+
+    async def main() -> None:
+        await asyncio.gather(*(agent() for _ in range(count)))
+
+    began = time.process_time()
+    try:
+        asyncio.run(main())
+    finally:
+        pipe.send((times, time.process_time() - began))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--workers", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=500.0, help="rollouts/s of all workers together")
+    parser.add_argument("--steps", type=int, default=20, help="learner steps of 1,000 rollouts")
+    parser.add_argument("--processes", type=int, default=2, help="processes that the workers share")
+    args = parser.parse_args()
+    each = args.rate * TOKENS / args.workers
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="echo2-load-") as folder:
+        config, run = Path(folder) / "load.toml", Path(folder) / "run"
+        model = ROOT / "assets" / "tiny-sort"
+        config.write_text(CONFIG.format(
+            steps=args.steps, workers=args.workers, rate=each, tokens=TOKENS, slots=SLOTS, model=model
+        ), encoding="utf-8")  # fmt: skip
+        command = [sys.executable, "-m", "echo2.cli.main", "train", str(config), "--out", str(run)]
+        host = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert host.stdout is not None
+        url = next(line.split()[2].rstrip(",") for line in host.stdout if line.startswith("learner at"))
+        token = (run / "token").read_text(encoding="utf-8").strip()
+        pipes, began_s = [], time.monotonic()
+        for i in range(args.processes):
+            near, far = spawn.Pipe()
+            count = len(range(i, args.workers, args.processes))
+            spawn.Process(target=work, args=(far, url, token, count, each), daemon=True).start()
+            pipes.append(near)
+        output = host.stdout.read()
+        cpu_s = os.wait4(host.pid, 0)[2]
+        parts = [pipe.recv() for pipe in pipes]
+        report(run, output, parts, cpu_s.ru_utime + cpu_s.ru_stime, time.monotonic() - began_s)
+
+
+def report(
+    run: Path,
+    output: str,
+    parts: list[tuple[list[tuple[float, float, int]], float]],
+    host_s: float,
+    wall_s: float,
+) -> None:
+    """Print the figures; the answer times are those of the middle 80 % of the uploads in time."""
+    from echo2.runtime.data.ledger_query import LedgerReader
+    from echo2.runtime.data.states import State
+
+    if not (run / "summary.json").is_file():
+        sys.exit(output)
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    with LedgerReader(run / "ledger.sqlite") as ledger:
+        counts = ledger.counts()
+        finished = sum(entry.tokens is not None for entry in ledger.entries())
+    uploads = sorted(one for times, _ in parts for one in times)
+    accepted = sum(count for _, _, count in uploads)
+    middle = uploads[len(uploads) // 10 : -max(1, len(uploads) // 10)]
+    span_s = middle[-1][0] - middle[0][0]
+    took = sorted(seconds for _, seconds, _ in middle)
+    p50, p99 = (took[int(p * (len(took) - 1))] * 1e3 for p in (0.5, 0.99))
+    rate = sum(count for _, _, count in middle) / span_s
+    print(f"rollouts/s in      {rate:.0f}, in {len(uploads):,} uploads")
+    print(f"answers            p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+    print(f"accepted           {accepted:,} by the clients' count, {finished:,} by the ledger's")
+    print("ledger             " + ", ".join(f"{state} {counts[state]:,}" for state in State))
+    print(
+        f"learner            {summary['steps']} steps, utilisation {summary['steady']['learner_utilisation']:.0%}"
+    )
+    print(f"host CPU           {host_s / wall_s:.0%} of a core (torch included), of {os.cpu_count()} cores")
+    print(f"clients' CPU       {sum(cpu for _, cpu in parts) / wall_s:.0%} of a core")
+
+
+if __name__ == "__main__":
+    main()
