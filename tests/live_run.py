@@ -90,11 +90,13 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "echo2.cli.main", *map(str, arguments)]
 
 
-def finished(*arguments: object, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+def finished(
+    *arguments: object, timeout_s: float = 120.0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with more environment variables."""
     return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, check=False,
-        start_new_session=True,
+        command(*arguments), capture_output=True, text=True, timeout=timeout_s,
+        env={**ENVIRONMENT, **environment}, check=False, start_new_session=True,
     )  # fmt: skip
 
 

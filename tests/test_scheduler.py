@@ -511,7 +511,7 @@ def test_a_leaving_worker_that_starts_anew_is_stopped() -> None:
     """A draining worker that comes up again has nothing to finish any more and is let go."""
     scheduler, offers = make(S=5)
     begin(scheduler, offers)
-    scheduler._drain([(scheduler.fleet["w000"], "too dear")], [])
+    scheduler._leave.drain(1.0, [(scheduler.fleet["w000"], "too dear")], [])
     out = scheduler.observe(f.WorkerJoined(2.0, "w000", 2))
     assert [(x.worker_id, x.reason) for x in of(d.StopWorker, out)] == [("w000", "too dear")]
 

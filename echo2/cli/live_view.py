@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -33,21 +34,24 @@ class LiveView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.stop()
+            with contextlib.suppress(OSError, ValueError):
+                self._live.stop()
 
     def say(self, text: str) -> None:
-        """A line for people."""
-        if self._live is not None:
-            self._console.print(text, markup=False, highlight=False)
-        else:
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
+        """A line for people. A reader that has gone (`| head`, a closed terminal) does not end the run."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._live is not None:
+                self._console.print(text, markup=False, highlight=False)
+            else:
+                sys.stdout.write(text + "\n")
+                sys.stdout.flush()
 
     def step(self, row: dict[str, Any]) -> None:
         """A step has ended."""
         self._rows = [*self._rows[1 - ROWS :], row]
         if self._live is not None:
-            self._live.update(self._table())
+            with contextlib.suppress(OSError, ValueError):
+                self._live.update(self._table())
         else:
             cells = zip(NAMES, _cells(row, self._total))
             self.say("  ".join(f"{name} {cell}" for name, cell in cells if cell))
@@ -60,7 +64,7 @@ class LiveView:
             f"{summary['steps']} steps in {summary['wall_s']:.0f} s, learner utilisation "
             f"{summary['learner_utilisation']:.1%}, staleness mean {summary['staleness']['mean']:.2f} max "
             f"{summary['staleness']['max']}, dropped {summary['dropped_share']:.1%}, "
-            f"{summary['cost_usd']:.4f} USD{reward}"
+            f"{summary['cost_usd']:.4f} USD{reward}; {summary['end']}"
         )
         self.say(f"wrote {folder}; replay it with: echo2 replay {folder}")
 

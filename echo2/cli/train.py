@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from echo2.cli.exits import INTERRUPTED, MISTAKE, StoppedError
 from echo2.cli.options import ConfigPath, DryRun, Seed, Set
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from echo2.errors import UserError
 
 Out = Annotated[
     Path | None,
@@ -46,29 +48,58 @@ def train(
     prepare()
     built = scenario(loaded)
     settings = settings_for(built.problem, plan_run(built.problem))
-    from echo2.runtime.driver import run_dir
     from echo2.runtime.driver.setup import check_setup
 
     setup = check_setup(built, settings, loaded.base_dir)
-    folder = out or Path("runs") / loaded.config.name
-    begin: Callable[[Path, str], Any] = run_dir.resume if resume else run_dir.begin
-    return _train(setup, begin(folder, dumps(loaded.config)), resume, token)
+    from echo2.runtime.driver.run import Order
+
+    order = Order(out or Path("runs") / loaded.config.name, dumps(loaded.config), resume, token)
+    return _train(setup, order)
 
 
-def _train(setup: Any, run: Any, resume: bool, token: str | None) -> int:
+def _train(setup: Any, order: Any) -> int:
     import asyncio
 
-    from echo2.cli.exits import INTERRUPTED, StoppedError
     from echo2.cli.live_view import LiveView
+    from echo2.runtime.driver.ending import busy_threads, end_at_once
     from echo2.runtime.driver.run import train as run_live
 
+    threading.excepthook = _in_a_thread
     with LiveView(setup.settings.total_steps) as view:
-        ended = asyncio.run(run_live(setup, run, resume, token, view.step, view.say))
-    view.summary(ended.summary, run.path)
-    if ended.error is not None:
-        raise ended.error
-    if ended.interrupted:
-        raise StoppedError(
-            f"interrupted at version {ended.summary['version']}; go on with: --resume --out {run.path}"
-        )
-    return INTERRUPTED if ended.interrupted else 0
+        ended = asyncio.run(run_live(setup, order, view.step, view.say))
+    if ended.summary:
+        view.summary(ended.summary, order.folder)
+    else:
+        view.say(f"the run is complete at version {ended.version}; raise run.steps to go on with it")
+    trouble = _trouble(ended, order.folder)
+    if busy := busy_threads():
+        code = 0 if trouble is None else INTERRUPTED if ended.interrupted else MISTAKE
+        end_at_once(code, f"{trouble or 'done'} ({', '.join(busy)}: still at work, not waited for)")
+    if trouble is not None:
+        raise trouble
+    return 0
+
+
+def _in_a_thread(what: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread of its own, which cannot tell anyone that the disk is full."""
+    if isinstance(what.exc_value, OSError):
+        sys.stderr.write(f"while writing: {what.exc_value.strerror or what.exc_value}\n")
+    else:
+        threading.__excepthook__(what)
+
+
+def _trouble(ended: Any, folder: Path) -> Exception | None:
+    """What the command ends with where it is not well: one line, and how to go on."""
+    if ended.error is None:
+        again = f"interrupted at version {ended.version}; go on with: --resume --out {folder}"
+        return StoppedError(again) if ended.interrupted else None
+    if isinstance(ended.error, UserError):
+        return ended.error
+    import traceback
+
+    text = "".join(traceback.format_exception(ended.error))
+    place = folder / "error.txt"
+    with contextlib.suppress(OSError):
+        place.write_text(text, encoding="utf-8")
+    kind = type(ended.error).__name__
+    return UserError(f"{kind}: {ended.error}; a fault of echo2 or of the task, see {place}; --resume goes on")

@@ -13,6 +13,7 @@ from echo2.cli.options import whole
 from echo2.errors import UserError
 
 if TYPE_CHECKING:
+    from echo2.runtime.rollout.openai_engine import EndpointSettings
     from echo2.runtime.worker.build import WorkerSettings
     from echo2.runtime.worker.engines import SimulatedProfile
 
@@ -37,7 +38,10 @@ def worker(
         str, typer.Option("--pool", metavar="NAME", help="The pool of the configuration it belongs to.")
     ] = "remote",
     engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help="vllm, transformers, or simulated (only sleeps).")
+        str,
+        typer.Option(
+            "--engine", metavar="NAME", help="vllm, transformers, openai, or simulated (only sleeps)."
+        ),
     ] = "vllm",
     worker_id: Annotated[
         str | None,
@@ -99,6 +103,38 @@ def worker(
             help="For --engine simulated: its rate, and the tokens of a rollout.",
         ),
     ] = "2000:64",
+    endpoint: Annotated[
+        str, typer.Option("--endpoint", metavar="URL", help="For --engine openai: the server to drive.")
+    ] = "",
+    endpoint_weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--endpoint-weights",
+            metavar="DIR",
+            help="A directory shared with it, for weights.",
+        ),
+    ] = None,
+    endpoint_sees: Annotated[
+        str,
+        typer.Option("--endpoint-sees", metavar="DIR", help="That directory's path there, where it differs."),
+    ] = "",
+    endpoint_model: Annotated[
+        str, typer.Option("--endpoint-model", metavar="NAME", help="Which of several it serves.")
+    ] = "",
+    endpoint_routes: Annotated[
+        Path | None,
+        typer.Option("--endpoint-routes", metavar="FILE", help="How it swaps weights, unless as vLLM does."),
+    ] = None,
+    endpoint_key: Annotated[
+        str,
+        typer.Option(
+            "--endpoint-key",
+            metavar="KEY",
+            envvar="ECHO2_ENDPOINT_KEY",
+            show_envvar=False,
+            help="Its API key. Better in ECHO2_ENDPOINT_KEY.",
+        ),
+    ] = "",
     parent_pid: Annotated[
         int,
         typer.Option("--parent-pid", metavar="PID", parser=whole("--parent-pid", 0, 2**31 - 1), hidden=True),
@@ -126,6 +162,9 @@ def worker(
         link=LinkSettings(downlink_mbps, uplink_mbps, rtt_ms, link, link_seed, worker_id or session),
         limits=AgentLimits(give_up_s=give_up_after),
         profile=_profile(simulated),
+        endpoint=_endpoint(
+            engine, endpoint, endpoint_weights, endpoint_sees, endpoint_model, endpoint_key, endpoint_routes
+        ),
     )
     if not token:
         raise UserError("no token given; set ECHO2_TOKEN to the one `echo2 train` shows, or give --token")
@@ -142,6 +181,23 @@ def _run(settings: WorkerSettings, parent_pid: int) -> int:
     except LearnerGoneError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return LEARNER_GONE
+
+
+def _endpoint(
+    engine: str, url: str, weights: Path | None, sees: str, model: str, key: str, routes: Path | None
+) -> EndpointSettings | None:
+    if engine != "openai":
+        if url:
+            raise UserError(f"--endpoint is given, but --engine is {engine}; give --engine openai")
+        return None
+    if not url or weights is None:
+        raise UserError("--engine openai needs --endpoint URL and --endpoint-weights DIR")
+    from echo2.runtime.rollout.openai_endpoint import Routes
+    from echo2.runtime.rollout.openai_engine import EndpointSettings
+
+    if routes is not None:
+        Routes.read(routes)  # refused here rather than at the learner's first order
+    return EndpointSettings(url, weights, sees, model, key, routes)
 
 
 def _profile(text: str) -> SimulatedProfile:

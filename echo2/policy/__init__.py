@@ -4,10 +4,10 @@ Where a question is decided:
 
 | question | file |
 |---|---|
-| which workers are rented and stopped | `roster`; at the start `provision`, `serial`, `activation/` |
+| which workers are rented and stopped | `roster`, `departures`; at the start `provision`, `serial` |
 | which worker generates the next prompt | `dispatch` |
-| whether a rollout may start, is trained, is dropped | `staleness` |
-| who gets a snapshot, from whom, until when | `publication`, `broadcast/` |
+| whether a rollout may start, is trained, is dropped | `staleness`, `training` |
+| who gets a snapshot, from whom, until when | `publication`, `transfers`, `under_way`, `broadcast/` |
 | how many rollouts/s the learner needs, what bounds a run | `capacity`, `generation` |
 | what a run settles to | `steady/` |
 | S, kappa and the plan before anything is rented | `planner`, `search`, `explain` |

@@ -85,6 +85,18 @@ class Dispatch:
         name = f"watch:{worker.worker_id}:{worker.incarnation}"
         out.append(SetTimer(t_s, name, t_s + self.patience_s(worker), "a rollout must have ended by then"))
 
+    def check_progress(self, t_s: float, worker: Worker, out: list[Decision]) -> str:
+        """Whether a watched worker still makes progress: "" or for how long it has not."""
+        worker.watched = False
+        if not worker.groups:
+            return ""
+        if worker.inbound != NONE and self._settings.reading == "stall":
+            worker.progress_s = t_s
+        if t_s - worker.progress_s >= self.patience_s(worker):
+            return f"no rollout has ended for {t_s - worker.progress_s:.0f} s"
+        self.watch(t_s, worker, out)
+        return ""
+
     def patience_s(self, worker: Worker) -> float:
         """How long a worker with work may end no rollout before it is given up."""
         return self._settings.patience * worker.offer.generation_tail_s + self._settings.grace_s

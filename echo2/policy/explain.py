@@ -10,9 +10,11 @@ from dataclasses import replace
 
 from echo2.policy.activation.candidate import covers
 from echo2.policy.facts import WorkerOffer
+from echo2.policy.plan_choice import PlanMemory
 from echo2.policy.plan_types import PlanProblem
-from echo2.policy.provision import PlanMemory, Provision
-from echo2.policy.search import Option, covered_at, overlap_options, steady_state
+from echo2.policy.provision import Provision
+from echo2.policy.search import Option, overlap_options, steady_state
+from echo2.policy.smallest import covered_at
 
 BINDS = {
     "learner": "the learner itself: workers and links keep it busy",

@@ -9,9 +9,8 @@ from typing import Any
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.generation import DecodeModel, TokenLengths
 from echo2.policy.links import LinkTable
-from echo2.policy.provision import Reading
 from echo2.policy.selection import ActivationRule
-from echo2.policy.settings import Mode
+from echo2.policy.worth import Mode, Reading
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,7 @@ class RunPlan:
     chosen: tuple[str, ...]
     answers: tuple[str, ...]
     considered: tuple[dict[str, Any], ...] = ()
+    topologies: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON data."""

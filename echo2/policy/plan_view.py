@@ -9,8 +9,9 @@ from echo2.policy import explain
 from echo2.policy.broadcast import BroadcastPlan, fluid_bound_s
 from echo2.policy.capacity import upper_bound_steps_per_s, worst_lag
 from echo2.policy.facts import WorkerOffer
+from echo2.policy.plan_choice import PlanMemory
 from echo2.policy.plan_types import PlannedWorkers, PlanProblem, RunPlan
-from echo2.policy.provision import PlanMemory, Provision
+from echo2.policy.provision import Provision
 from echo2.policy.search import Option
 
 
@@ -57,6 +58,7 @@ def run_plan(
         chosen=activation.chosen,
         answers=words,
         considered=tuple(_considered(option) for option in options),
+        topologies=best.topologies,
     )
 
 
@@ -89,7 +91,7 @@ def _broadcast_json(
     problem: PlanProblem, result: Provision, chosen: Sequence[WorkerOffer], memory: PlanMemory
 ) -> dict[str, Any]:
     plan: BroadcastPlan = result.plan
-    plans = memory.candidates(chosen, problem.links, problem.snapshot_bytes)
+    plans = memory.candidates(chosen, problem.links, problem.snapshot_bytes, ("star",))
     star = next((p for p in plans if p.topology == "star"), plan)
     return {
         "topology": plan.name,

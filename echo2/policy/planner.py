@@ -12,18 +12,20 @@ from collections.abc import Sequence
 from echo2.errors import InfeasibleError, UserError
 from echo2.policy import explain
 from echo2.policy.capacity import check_publish_period
+from echo2.policy.plan_choice import PlanMemory
 from echo2.policy.plan_types import PlanProblem, RunPlan
 from echo2.policy.plan_view import run_plan
-from echo2.policy.provision import PlanMemory
-from echo2.policy.search import Option, final, overlap_options, serial_options, smallest_feasible
+from echo2.policy.search import COARSE, Option, final, overlap_options
+from echo2.policy.serial_search import serial_options
 from echo2.policy.settings import SchedulerSettings
+from echo2.policy.smallest import smallest_feasible
 
 BEST_EFFORT_HINT = "or accept an idle learner with best_effort = true in [run]"
 
 
 def plan_run(problem: PlanProblem) -> RunPlan:
     """Plan a run. UserError for an impossible question, InfeasibleError with what would make it work."""
-    memory = PlanMemory()
+    memory = PlanMemory(COARSE)
     options, good = _search(problem, memory)
     smallest = smallest_feasible(problem, memory, bool(good))
     if not good and not (problem.best_effort or problem.staleness_bound == 0):
@@ -40,7 +42,7 @@ def settle_run(problem: PlanProblem) -> tuple[RunPlan, bool]:
 
     For sweeps: the same decisions as `plan_run` with best effort, in a fraction of the time.
     """
-    memory = PlanMemory()
+    memory = PlanMemory(COARSE)
     _, good = _search(problem, memory)
     chosen = good or serial_options(problem, memory)
     best = _cheapest(problem, chosen, memory)
@@ -79,7 +81,7 @@ def settings_for(problem: PlanProblem, plan: RunPlan) -> SchedulerSettings:
         reading=problem.reading,
         mode=problem.mode,
         activation=problem.activation,
-        topologies=problem.topologies,
+        topologies=plan.topologies,
         margin=plan.margin,
         serial_rate=plan.mu_active if plan.regime == "serial" else 0.0,
     )

@@ -10,164 +10,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
-
 from echo2.policy.activation import Activation, Candidate
-from echo2.policy.broadcast import BroadcastPlan, candidates
+from echo2.policy.activation.candidate import covers, lp_bound, make_activation
+from echo2.policy.broadcast import BroadcastPlan
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.links import LinkTable
+from echo2.policy.plan_choice import PlanMemory, plan_broadcast, receiver_egress_usd
 from echo2.policy.selection import ActivationRule, select
-from echo2.policy.steady import SteadyState
+from echo2.policy.worth import Demand, Effect, Reading, cost_usd_per_h, effect, open_share
 
-Reading = Literal["overlap", "stall"]
+__all__ = ["Demand", "Provision", "Reading", "effect", "open_share", "provision", "receiver_egress_usd"]
+
 Regime = Literal["overlap", "serial"]
 MAX_ROUNDS = 8
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What the learner needs of its workers. Seconds, bytes, rollouts; `margin` >= 1 multiplies the rate."""
-
-    staleness_bound: int
-    publish_period: int
-    rollouts_per_step: int
-    train_s: float
-    snapshot_bytes: float
-    swap_pause_s: float = 0.0
-    reading: Reading = "overlap"
-    margin: float = 1.0
-    learner_usd_per_h: float = 0.0
-
-    @property
-    def rollouts_per_s(self) -> float:
-        """Rate of fresh rollouts that keeps the learner busy, safety margin included (design section 3)."""
-        return self.margin * self.rollouts_per_step / self.train_s
-
-    @property
-    def cycle_s(self) -> float:
-        """Seconds between two publications when the learner never idles."""
-        return self.publish_period * self.train_s
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What a worker is worth: rate x shares. `reason` says what takes the rest away."""
-
-    rollouts_per_s: float
-    up_share: float
-    open_share: float
-    work_share: float
-    reason: str
-
-
-def open_share(demand: Demand, broadcast_s: float, group_s: float) -> float:
-    """Share of a publication cycle in which the admission gate is open for a worker, learner kept busy. Ours.
-
-    Versions reach it `b = broadcast_s / T_train` steps late and the rollouts outstanding lead the learner
-    by about `g = group_s / T_train` steps: a rollout counts until its whole group is done. A snapshot `u`
-    is good for admissions up to step `u + S`; the next one arrives `kappa` steps later, so of every `kappa`
-    steps `kappa + b + g - (S + 1)` are closed. It is 1 exactly when the freshness condition
-    `kappa + b + g <= S + 1` holds.
-    """
-    b, g = broadcast_s / demand.train_s, group_s / demand.train_s
-    closed = demand.publish_period + b + g - (demand.staleness_bound + 1)
-    return 1.0 - min(1.0, max(0.0, closed / demand.publish_period))
-
-
-def effect(offer: WorkerOffer, demand: Demand, broadcast_s: float) -> Effect:
-    """mu_eff of one worker: its rate x share of time up x gate open x working (not taking a snapshot)."""
-    up = 1.0 / (1.0 + offer.preemptions_per_h * (offer.startup_s + broadcast_s) / 3600.0)
-    fresh = open_share(demand, broadcast_s, offer.group_s)
-    paused = broadcast_s if demand.reading == "stall" else demand.swap_pause_s
-    work = max(0.0, 1.0 - paused / demand.cycle_s)
-    if demand.reading == "overlap" and broadcast_s > demand.cycle_s:
-        fresh = min(fresh, demand.cycle_s / broadcast_s)
-    rate = offer.rollouts_per_s * up * fresh * work
-    reason = f"{rate:.3g} of {offer.rollouts_per_s:.3g} rollouts/s count"
-    if fresh < 1.0:
-        reason += (
-            f": a snapshot takes {broadcast_s:.0f} s to arrive and a group {offer.group_s:.0f} s, "
-            f"{(broadcast_s + offer.group_s) / demand.train_s:.1f} steps of "
-            f"{demand.staleness_bound + 1 - demand.publish_period} that S and kappa leave"
-        )
-    return Effect(rate, up, fresh, work, reason)
-
-
-def slack_s(offer: WorkerOffer, demand: Demand) -> float:
-    """Latest a snapshot may reach a worker without closing its gate: (S + 1 - kappa) * T_train - group_s."""
-    steps = demand.staleness_bound + 1 - demand.publish_period
-    return min(steps * demand.train_s - offer.group_s, demand.cycle_s)
-
-
-def rollout_usd(offers: Sequence[WorkerOffer], demand: Demand) -> float:
-    """What a rollout is worth: the price of learner and workers for the time in which one is consumed."""
-    hourly = demand.learner_usd_per_h + sum(offer.price_usd_per_h for offer in offers)
-    return hourly / 3600.0 / demand.rollouts_per_s
-
-
-def lateness_usd(offer: WorkerOffer, demand: Demand, seconds: float, usd_per_rollout: float) -> float:
-    """USD lost per publication when a snapshot takes `seconds`: rollouts not made while the gate is closed.
-
-    A gate is closed for at most a whole cycle.
-    """
-    closed_s = min(max(0.0, seconds - slack_s(offer, demand)), demand.cycle_s)
-    return usd_per_rollout * offer.rollouts_per_s * closed_s
-
-
-def choose_plan(
-    plans: Sequence[BroadcastPlan], offers: Sequence[WorkerOffer], demand: Demand
-) -> tuple[BroadcastPlan, str]:
-    """The plan with the least egress plus lateness, USD per publication; and why. Ours.
-
-    Time inside the freshness slack buys nothing and egress is money; beyond it a second costs the rollouts
-    that are not made. What costs the same within 1 % is told apart by time.
-    """
-    if not plans:
-        raise ValueError("no broadcast plan to choose from")
-    usd_each = rollout_usd(offers, demand)
-    by_id = {offer.worker_id: offer for offer in offers}
-
-    def late_usd(plan: BroadcastPlan) -> float:
-        times = zip(plan.order, plan.receiver_s)
-        return sum(lateness_usd(by_id[name], demand, seconds, usd_each) for name, seconds in times)
-
-    late = {id(plan): late_usd(plan) for plan in plans}
-    total = {id(plan): plan.egress_usd + late[id(plan)] for plan in plans}
-    least = min(total.values())
-    best = min(
-        (plan for plan in plans if total[id(plan)] <= 1.01 * least + 1e-6),
-        key=lambda plan: (plan.time_s, plan.topology),
-    )
-    fastest = min(plans, key=lambda plan: (plan.time_s, plan.topology))
-    why = f"{best.name}: {best.time_s:.1f} s, {best.egress_usd:.2f} USD of egress"
-    if late[id(best)] >= 0.005:
-        why += f" and {late[id(best)]:.2f} USD of rollouts lost to lateness"
-    if fastest is best:
-        return best, why + ": the fastest and the cheapest"
-    return best, (
-        why + f" a publication, the least in all; the fastest, {fastest.name}, takes {fastest.time_s:.1f} s "
-        f"and costs {total[id(fastest)]:.2f} USD"
-    )
-
-
-def receiver_egress_usd(plan: BroadcastPlan, links: LinkTable, sites: Mapping[str, str]) -> dict[str, float]:
-    """USD of egress paid for each receiver's copy of the snapshot under the plan."""
-    rows = np.array([links.index(sites[worker]) for worker in plan.order], dtype=np.int64)
-    home = links.index(links.learner_site)
-    price = links.egress
-    if plan.shares:
-        shares = np.array(plan.shares)
-        by_site = np.bincount(rows, weights=shares, minlength=len(links.sites))
-        relayed = (by_site @ price)[rows] - shares * price[rows, rows]
-        usd = relayed + (shares + plan.direct_share) * price[home, rows]
-    else:
-        parents = np.array(plan.parents, dtype=np.int64)
-        senders = np.where(parents < 0, home, rows[np.maximum(parents, 0)]) if len(rows) else rows
-        usd = price[senders, rows]
-    return dict(zip(plan.order, (usd * plan.size_bytes / 1e9).tolist()))
+# Kinds of workers left out at most, one after another, while that makes the plan cheaper.
+MOST_LEFT_OUT = 3
+LEAST_GAIN = 1e-4
 
 
 @dataclass(frozen=True)
@@ -201,35 +62,6 @@ class Provision:
         return self.plan.time_s > self.demand.cycle_s
 
 
-def cost_usd_per_h(offer: WorkerOffer, egress_usd: float, demand: Demand) -> float:
-    """Price of a worker with the egress of its snapshots, USD/h; learner kept busy."""
-    return offer.price_usd_per_h + egress_usd * 3600.0 / demand.cycle_s
-
-
-class PlanMemory:
-    """What was worked out before: broadcast plans of sets of workers, which depend on neither S, kappa nor
-    T_train, and steady states by (S, kappa, T_train, workers). Good for one pool, batch and lengths.
-    """
-
-    def __init__(self) -> None:
-        self.steady: dict[tuple[object, ...], SteadyState] = {}
-        self._plans: dict[tuple[object, ...], tuple[BroadcastPlan, ...]] = {}
-
-    def candidates(
-        self,
-        offers: Sequence[WorkerOffer],
-        links: LinkTable,
-        size_bytes: float,
-        topologies: tuple[str, ...] = (),
-    ) -> tuple[BroadcastPlan, ...]:
-        """The plans of these topologies (empty: of all) for these workers, priced."""
-        key = (size_bytes, tuple(offers), topologies)
-        if key not in self._plans:
-            plans = candidates(links.problem(list(offers), size_bytes), topologies=topologies)
-            self._plans[key] = plans
-        return self._plans[key]
-
-
 def provision(
     offers: Sequence[WorkerOffer],
     links: LinkTable,
@@ -237,66 +69,191 @@ def provision(
     rule: ActivationRule = "cost",
     topologies: tuple[str, ...] = (),
     memory: PlanMemory | None = None,
+    thorough: bool = True,
 ) -> Provision:
-    """Iterate set -> broadcast time -> effective rates -> set, until the set repeats.
+    """The fixed point of workers and broadcast time that covers the need at the least USD/h.
 
-    A set seen before closes the loop: the same as last time is convergence; an older one is a cycle, and
-    the cheapest feasible member of the cycle is taken and the note says so.
+    A fixed point is only one of several: a kind of worker that looks cheap while its snapshots are expected
+    early can lead to a dear one, or to none. So (rule "cost", `thorough`) it is sought again without each
+    kind in turn, and what helps most stays out: more offers do not make the plan worse.
     """
-    by_id = {offer.worker_id: offer for offer in offers}
-    solo = {offer.worker_id: links.solo_s(offer, demand.snapshot_bytes) for offer in offers}
-    times, egress = dict(solo), _direct_egress(offers, links, demand)
-    memory = memory or PlanMemory()
-    seen: dict[tuple[str, ...], Provision] = {}
-    last: tuple[str, ...] | None = None
-    for round_ in range(1, MAX_ROUNDS + 1):
-        effects = {w: effect(by_id[w], demand, times[w]) for w in by_id}
+    search = _Search(offers, links, demand, rule, topologies, memory or PlanMemory())
+    best = search.fixed_point(frozenset())
+    assert best is not None
+    if rule != "cost" or not thorough or not search.hopeful or (best.converged and best.feasible):
+        return best
+    left_out: frozenset[int] = frozenset()
+    for _ in range(MOST_LEFT_OUT):
+        kinds = {search.kinds[w] for w in best.activation.chosen} if best.converged else search.tried
+        found = [(kind, search.fixed_point(left_out | {kind})) for kind in sorted(kinds - left_out)]
+        better = [(_rank(result), kind, result) for kind, result in found if result and _better(result, best)]
+        if not better:
+            break
+        _, kind, best = min(better, key=lambda entry: entry[:2])
+        left_out |= {kind}
+    return best
+
+
+def covered_alone(offers: Sequence[WorkerOffer], links: LinkTable, demand: Demand) -> bool:
+    """Whether the pool covers the need if each worker had the links to itself: without that, nothing does."""
+    search = _Search(offers, links, demand, "cost", (), PlanMemory())
+    rates = [effect.rollouts_per_s for effect in search.effects(search.solo).values()]
+    return covers(math.fsum(rates), demand.rollouts_per_s)
+
+
+def _rank(result: Provision) -> tuple[bool, bool, float]:
+    short = not result.feasible
+    return short, result.queues, result.activation.shortfall if short else result.activation.cost_usd_per_h
+
+
+def _better(result: Provision, than: Provision) -> bool:
+    (*flags, value), (*other_flags, other) = _rank(result), _rank(than)
+    return flags < other_flags or (flags == other_flags and value < other * (1.0 - LEAST_GAIN))
+
+
+class _Search:
+    """Set -> broadcast time -> effective rates -> set, over workers that fall into few kinds."""
+
+    def __init__(
+        self,
+        offers: Sequence[WorkerOffer],
+        links: LinkTable,
+        demand: Demand,
+        rule: ActivationRule,
+        topologies: tuple[str, ...],
+        memory: PlanMemory,
+    ) -> None:
+        self.links, self.demand, self.rule = links, demand, rule
+        self.topologies, self.memory = topologies, memory
+        self.offers = {offer.worker_id: offer for offer in offers}
+        index: dict[WorkerOffer, int] = {}
+        same = {w: replace(offer, worker_id="") for w, offer in self.offers.items()}
+        self.kinds = {w: index.setdefault(kind, len(index)) for w, kind in sorted(same.items())}
+        self.kind_offers = list(index)
+        alone = [links.solo_s(kind, demand.snapshot_bytes) for kind in self.kind_offers]
+        self.solo = {w: alone[kind] for w, kind in self.kinds.items()}
+        self.direct = _direct_egress(offers, links, demand)
+        self.tried: set[int] = set()
+        self.hopeful = True
+
+    def effects(self, times: Mapping[str, float]) -> dict[str, Effect]:
+        """What each worker is worth when a snapshot takes it so long."""
+        known: dict[tuple[int, float], Effect] = {}
+        found = {}
+        for w in self.offers:
+            key = (self.kinds[w], times[w])
+            if key not in known:
+                known[key] = effect(self.kind_offers[key[0]], self.demand, times[w])
+            found[w] = known[key]
+        return found
+
+    def fixed_point(self, left_out: frozenset[int]) -> Provision | None:
+        """Iterate without these kinds until the set repeats; None if the rest could never cover the need.
+
+        A set seen before closes the loop: the same as last time is convergence; an older one is a cycle.
+        """
+        times, egress = self.solo, self.direct
+        seen: dict[tuple[str, ...], Provision] = {}
+        last: tuple[str, ...] | None = None
+        for round_ in range(1, MAX_ROUNDS + 1):
+            effects = self.effects(times)
+            picked = self._select(effects, egress, left_out)
+            chosen = tuple(sorted(picked.chosen))
+            if round_ == 1 and not picked.feasible:
+                return None if left_out else self._whole_pool(picked, effects)
+            self.tried.update(self.kinds[w] for w in chosen)
+            settled = chosen == last
+            plan, why = self._plan(chosen)
+            times, egress = self._spread(plan)
+            note = f"the same {len(chosen)} workers twice, after {round_} rounds" if settled else ""
+            result = self._result(picked, plan, why, times, effects, egress, round_, settled, note)
+            if settled:
+                return result
+            if chosen in seen:
+                break
+            seen[chosen] = result
+            last = chosen
+        return self._best_seen(seen, left_out, round_)
+
+    def _select(
+        self, effects: Mapping[str, Effect], egress: Mapping[str, float], left_out: frozenset[int]
+    ) -> Activation:
         options = [
-            Candidate(
-                worker_id=w,
-                cost_usd_per_h=cost_usd_per_h(offer, egress[w], demand),
-                rate=effects[w].rollouts_per_s,
-            )
-            for w, offer in by_id.items()
+            Candidate(w, cost_usd_per_h(offer, egress[w], self.demand), effects[w].rollouts_per_s)
+            for w, offer in self.offers.items()
         ]
-        picked = select(rule, options, demand.rollouts_per_s)
-        chosen = tuple(sorted(picked.chosen))
-        if round_ == 1 and not picked.feasible:
-            # Even with the links idle for each worker alone: a plan for all of them shows by how much.
-            plan, why = plan_broadcast(list(by_id.values()), links, demand, topologies, memory)
-            times, egress = _spread(plan, links, by_id, solo, demand)
-            hourly = {w: egress[w] * 3600.0 / demand.cycle_s for w in by_id}
-            note = "the whole pool does not cover the need"
-            return Provision("overlap", demand, picked, plan, why, times, effects, hourly, round_, True, note)
-        settled = chosen == last
-        plan, why = plan_broadcast([by_id[w] for w in chosen], links, demand, topologies, memory)
-        times, egress = _spread(plan, links, by_id, solo, demand)
-        result = Provision(
-            "overlap", demand, picked, plan, why, times, effects,
-            {w: egress[w] * 3600.0 / demand.cycle_s for w in by_id}, round_, settled,
-            f"the same {len(chosen)} workers twice, after {round_} rounds" if settled else "",
-        )  # fmt: skip
-        if settled:
-            return result
-        if chosen in seen and not settled:
-            return _best_of_cycle(seen, chosen, round_)
-        seen[chosen] = result
-        last = chosen
-    return _best_of_cycle(seen, tuple(seen)[-1], MAX_ROUNDS)
+        if not left_out:
+            return select(self.rule, options, self.demand.rollouts_per_s)
+        rest = [option for option in options if self.kinds[option.worker_id] not in left_out]
+        picked = select(self.rule, rest, self.demand.rollouts_per_s)
+        bound = lp_bound(options, self.demand.rollouts_per_s)
+        ratio = picked.cost_usd_per_h / bound if bound > 0 else 1.0
+        return replace(picked, bound_usd_per_h=bound, ratio=ratio)
 
+    def _whole_pool(self, picked: Activation, effects: dict[str, Effect]) -> Provision:
+        """Even with the links idle for each worker alone: a plan for all of them shows by how much."""
+        self.hopeful = False
+        plan, why = self._plan(tuple(self.offers))
+        times, egress = self._spread(plan)
+        note = "the whole pool does not cover the need"
+        return self._result(picked, plan, why, times, effects, egress, 1, True, note)
 
-def _best_of_cycle(seen: dict[tuple[str, ...], Provision], at: tuple[str, ...], rounds: int) -> Provision:
-    sets = list(seen)
-    cycle = [seen[key] for key in sets[sets.index(at) :]] or list(seen.values())
-    best = min(
-        cycle,
-        key=lambda r: (not r.feasible, r.activation.cost_usd_per_h if r.feasible else r.activation.shortfall),
-    )
-    note = (
-        f"did not converge: {len(cycle)} sets follow one another after {rounds} rounds, because a larger "
-        "set takes longer to reach; the cheapest that covers the need was taken"
-    )
-    return Provision(**{**best.__dict__, "converged": False, "note": note, "rounds": rounds})
+    def _best_seen(
+        self, seen: Mapping[tuple[str, ...], Provision], left_out: frozenset[int], rounds: int
+    ) -> Provision:
+        """The best of the sets that follow one another, each judged by the times of its own plan."""
+        judged = [self._judged(result) for result in seen.values()]
+        note = (
+            f"did not converge: {len(judged)} sets follow one another after {rounds} rounds, because a "
+            "larger set takes longer to reach; the cheapest that covers the need was taken"
+        )
+        best = min(judged, key=_rank)
+        return replace(best, converged=False, note=note, rounds=rounds)
+
+    def _judged(self, result: Provision) -> Provision:
+        """A set with what its workers are worth under its own plan."""
+        demand, effects = self.demand, self.effects(result.broadcast_s)
+        hourly = result.egress_usd_per_h
+        options = [
+            Candidate(w, self.offers[w].price_usd_per_h + hourly[w], effects[w].rollouts_per_s)
+            for w in self.offers
+        ]
+        chosen = set(result.activation.chosen)
+        members = [option for option in options if option.worker_id in chosen]
+        activation = make_activation(options, members, demand.rollouts_per_s, "greedy")
+        return replace(result, activation=activation, effects=effects)
+
+    def _plan(self, chosen: Sequence[str]) -> tuple[BroadcastPlan, str]:
+        offers = [self.offers[w] for w in chosen]
+        return plan_broadcast(offers, self.links, self.demand, self.topologies, self.memory)
+
+    def _result(
+        self,
+        picked: Activation,
+        plan: BroadcastPlan,
+        why: str,
+        times: dict[str, float],
+        effects: dict[str, Effect],
+        egress: Mapping[str, float],
+        rounds: int,
+        settled: bool,
+        note: str,
+    ) -> Provision:
+        hourly = {w: usd * 3600.0 / self.demand.cycle_s for w, usd in egress.items()}
+        return Provision(
+            "overlap", self.demand, picked, plan, why, times, effects, hourly, rounds, settled, note
+        )
+
+    def _spread(self, plan: BroadcastPlan) -> tuple[dict[str, float], dict[str, float]]:
+        """(seconds, USD) of a snapshot per worker: from the plan for those in it, else as if it joined it."""
+        usd = receiver_egress_usd(plan, self.links, {w: offer.site for w, offer in self.offers.items()})
+        times = dict(zip(plan.order, plan.receiver_s))
+        typical = sorted(times.values())[len(times) // 2] if times else 0.0
+        direct = self.direct
+        share = math.fsum(usd.values()) / max(1e-12, math.fsum(direct[w] for w in usd)) if usd else 1.0
+        all_times = {w: times.get(w, max(self.solo[w], typical)) for w in self.offers}
+        all_usd = {w: usd.get(w, direct[w] * min(1.0, share)) for w in self.offers}
+        return all_times, all_usd
 
 
 def _direct_egress(offers: Sequence[WorkerOffer], links: LinkTable, demand: Demand) -> dict[str, float]:
@@ -306,34 +263,3 @@ def _direct_egress(offers: Sequence[WorkerOffer], links: LinkTable, demand: Dema
         offer.worker_id: float(links.egress[home, links.index(offer.site)]) * demand.snapshot_bytes / 1e9
         for offer in offers
     }
-
-
-def plan_broadcast(
-    offers: Sequence[WorkerOffer],
-    links: LinkTable,
-    demand: Demand,
-    topologies: tuple[str, ...] = (),
-    memory: PlanMemory | None = None,
-) -> tuple[BroadcastPlan, str]:
-    """The plan by which these workers get a snapshot, and why. `topologies` restricts the choice."""
-    plans = (memory or PlanMemory()).candidates(offers, links, demand.snapshot_bytes, topologies)
-    return choose_plan(plans, offers, demand)
-
-
-def _spread(
-    plan: BroadcastPlan,
-    links: LinkTable,
-    offers: Mapping[str, WorkerOffer],
-    solo: Mapping[str, float],
-    demand: Demand,
-) -> tuple[dict[str, float], dict[str, float]]:
-    """(seconds, USD) of a snapshot per worker: from the plan for those in it, else as if it joined it."""
-    sites = {w: offer.site for w, offer in offers.items()}
-    usd = receiver_egress_usd(plan, links, sites)
-    times = dict(zip(plan.order, plan.receiver_s))
-    typical = sorted(times.values())[len(times) // 2] if times else 0.0
-    direct = _direct_egress(list(offers.values()), links, demand)
-    share = math.fsum(usd.values()) / max(1e-12, math.fsum(direct[w] for w in usd)) if usd else 1.0
-    all_times = {w: times.get(w, max(solo[w], typical)) for w in offers}
-    all_usd = {w: usd.get(w, direct[w] * min(1.0, share)) for w in offers}
-    return all_times, all_usd

@@ -11,10 +11,11 @@ from __future__ import annotations
 from echo2.policy.activation import Activation, Candidate, HysteresisPolicy, revise
 from echo2.policy.decisions import Decision, SetTimer, StartWorker
 from echo2.policy.fleet import ACTIVE, Fleet, Status, Worker
-from echo2.policy.provision import Demand, Provision, cost_usd_per_h, effect
+from echo2.policy.provision import Provision
 from echo2.policy.selection import keep
 from echo2.policy.serial import provision_run
 from echo2.policy.settings import SchedulerSettings
+from echo2.policy.worth import Demand, cost_usd_per_h, effect
 
 NO_COST_USD_PER_H = 1e-6
 COOL_DOWN_S = 900.0

@@ -4,8 +4,9 @@
 it answers; neither decides anything. It has no clock (every fact carries its time), no I/O and no
 randomness, so the same facts give the same decisions to the byte.
 
-It composes the parts that decide: the admission gate and the buffer (`staleness`), who generates what
-(`dispatch`), what is published to whom (`publication`), which workers are worth their price (`roster`).
+It composes the parts that decide: the admission gate (`staleness`), who generates what (`dispatch`), what
+is trained (`training`), what is published to whom (`publication`), which workers are worth their price
+(`roster`), and how they leave (`departures`).
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from collections.abc import Callable
 from typing import Any
 
 from echo2.policy import facts as f
-from echo2.policy.decisions import Decision, FinishRun, StopWorker, TrainStep
+from echo2.policy.decisions import Decision, FinishRun, StopWorker
+from echo2.policy.departures import Departures
 from echo2.policy.dispatch import Dispatch
 from echo2.policy.fleet import NONE, UP, Fleet, Status, Worker
+from echo2.policy.offers import Offers
 from echo2.policy.publication import Publication
 from echo2.policy.roster import Roster
 from echo2.policy.settings import SchedulerSettings
-from echo2.policy.staleness import AdmissionGate, Group, GroupBuffer, VersionLedger, staleness
+from echo2.policy.staleness import AdmissionGate, Group, VersionLedger
+from echo2.policy.training import Training
 
 TRAIN_TIME_MEMORY = 0.2
-LEAST_RATE = 1e-9
 
 
 class Scheduler:
@@ -35,13 +38,14 @@ class Scheduler:
         self.ledger = VersionLedger()
         self.gate = AdmissionGate(settings.staleness_bound, settings.rollouts_per_step)
         self.gate.last_version = settings.total_steps
-        self.buffer = GroupBuffer()
         self.dispatch = Dispatch(settings, self.fleet, self.ledger, self.gate)
         self.publication = Publication(settings, self.fleet, self.ledger)
         self.roster = Roster(settings, self.fleet)
+        self._offers = Offers(self.fleet, self.dispatch, self.roster)
+        self._train = Training(settings, self.gate, self.dispatch)
+        self._leave = Departures(self.dispatch, self.publication, self.roster)
         self.bubble_s = {"rollouts": 0.0, "publication": 0.0, "workers": 0.0}
         self.late_rollouts = 0
-        self.training = False
         self.finished = False
         self.now = 0.0
         self.train_s = settings.train_s
@@ -52,12 +56,12 @@ class Scheduler:
             f.GroupRecovered: self._group_recovered,
             f.RunStarted: self._run_started,
             f.WorkerOffered: self._worker_offered,
-            f.OfferWithdrawn: self._offer_withdrawn,
+            f.OfferWithdrawn: self._offers.withdrawn,
             f.WorkerJoined: self._worker_joined,
             f.WorkerLeft: self._worker_left,
-            f.PriceChanged: self._price_changed,
-            f.RateMeasured: self._rate_measured,
-            f.LinkMeasured: self._link_measured,
+            f.PriceChanged: self._offers.price,
+            f.RateMeasured: self._offers.rate,
+            f.LinkMeasured: self._offers.link,
             f.StepFinished: self._step_finished,
             f.SnapshotLive: self._snapshot_live,
             f.SnapshotFailed: self._snapshot_failed,
@@ -77,6 +81,11 @@ class Scheduler:
         if self.dispatch.prompts.empty:
             self._check_exhausted(out)
         return out
+
+    @property
+    def training(self) -> bool:
+        """Whether the learner trains a step now."""
+        return self._train.busy
 
     def waiting_for(self) -> str:
         """What an idle learner waits for: rollouts being made, a publication under way, or workers."""
@@ -108,20 +117,11 @@ class Scheduler:
         size, oldest = self.settings.group_size, fact.oldest_version
         group = Group(fact.group_id, fact.prompt, fact.attempt, fact.worker_id, size, oldest, fact.t_s)
         group.remaining, group.tokens = 0, fact.tokens
-        self.gate.buffered += size
-        self.buffer.push(group)
+        self._train.add(group)
 
     def _worker_offered(self, fact: f.WorkerOffered, out: list[Decision]) -> None:
         self.roster.offered(self.fleet.offer(fact.offer))
         self._review(out)
-
-    def _offer_withdrawn(self, fact: f.OfferWithdrawn, out: list[Decision]) -> None:
-        worker = self.fleet.get(fact.worker_id)
-        if worker is None:
-            return
-        worker.withdrawn = True
-        if worker.status is Status.OFFERED:
-            worker.status = Status.GONE
 
     def _worker_joined(self, fact: f.WorkerJoined, out: list[Decision]) -> None:
         worker = self.fleet.get(fact.worker_id)
@@ -132,10 +132,10 @@ class Scheduler:
             return
         anew, leaving = worker.status in UP, worker.status is Status.DRAINING
         if anew:
-            self._take_down(worker, "it started anew without leaving", out)
+            self._leave.take_down(self.now, worker, "it started anew without leaving", out)
         worker.reset(Status.DRAINING if leaving else Status.READY)
         worker.incarnation = fact.incarnation
-        self._stop_if_idle(worker, out)
+        self._leave.stop_if_idle(self.now, worker, out)
         if leaving:
             self._fill_all(out)
             return
@@ -144,14 +144,14 @@ class Scheduler:
         worker.lease_until_s = max(worker.lease_until_s, fact.t_s + worker.offer.min_lease_s)
         self.publication.catch_up(fact.t_s, worker, out)
         relieved = self.roster.reached(worker) if worker.inbound == NONE else []
-        self._drain(relieved, out)
+        self._leave.drain(self.now, relieved, out)
         self._fill_all(out) if anew else self._fill(worker, out)
 
     def _worker_left(self, fact: f.WorkerLeft, out: list[Decision]) -> None:
         worker = self.fleet.get(fact.worker_id)
         if worker is None or fact.incarnation < worker.incarnation:
             return
-        self._take_down(worker, fact.cause, out)
+        self._leave.take_down(self.now, worker, fact.cause, out)
         worker.reset(Status.GONE if worker.withdrawn else Status.OFFERED)
         worker.incarnation = max(worker.incarnation, fact.incarnation)
         self.dispatch.recount_claims()
@@ -160,46 +160,11 @@ class Scheduler:
             self._review(out)
             self._fill_all(out)
 
-    def _price_changed(self, fact: f.PriceChanged, out: list[Decision]) -> None:
-        if self.fleet.amend(fact.worker_id, price_usd_per_h=fact.price_usd_per_h):
-            self.roster.changed = True
-
-    def _rate_measured(self, fact: f.RateMeasured, out: list[Decision]) -> None:
-        # One that makes nothing is worth next to nothing, but its share is still divided by its rate.
-        if self.fleet.amend(fact.worker_id, rollouts_per_s=max(LEAST_RATE, fact.rollouts_per_s)):
-            self.roster.changed = True
-            self.dispatch.recount_claims()
-
-    def _link_measured(self, fact: f.LinkMeasured, out: list[Decision]) -> None:
-        # Nothing measured says nothing of what the link gives when it is there.
-        rates = {"uplink_bps": fact.uplink_bps, "downlink_bps": fact.downlink_bps}
-        self.fleet.amend(fact.worker_id, **{name: bps for name, bps in rates.items() if bps > 0})
-
     def _review(self, out: list[Decision]) -> None:
         """Let the roster start and stop workers; those told to stop finish what they have first."""
         if not self._started or self.finished:
             return
-        self._drain(self.roster.review(self.now, self.train_s, out), out)
-
-    def _drain(self, leaving: list[tuple[Worker, str]], out: list[Decision]) -> None:
-        for worker, reason in leaving:
-            worker.status = Status.DRAINING
-            worker.leaving_because = reason
-            self._stop_if_idle(worker, out)
-        self.dispatch.recount_claims()
-
-    def _stop_if_idle(self, worker: Worker, out: list[Decision]) -> None:
-        if worker.status is Status.DRAINING and not worker.groups:
-            bound = self.roster.bound_usd_per_h
-            out.append(StopWorker(self.now, worker.worker_id, worker.leaving_because, bound))
-            worker.status = Status.STOPPING
-            self.publication.gone(self.now, worker, out)
-
-    def _take_down(self, worker: Worker, cause: str, out: list[Decision]) -> None:
-        worker.status = Status.STOPPING
-        for group in list(worker.groups.values()):
-            self.dispatch.take_back(self.now, group, f"worker {worker.worker_id}: {cause}", out)
-        self.publication.gone(self.now, worker, out)
+        self._leave.drain(self.now, self.roster.review(self.now, self.train_s, out), out)
 
     # ---- rollouts ------------------------------------------------------------------------------
 
@@ -225,14 +190,12 @@ class Scheduler:
         worker = self.fleet[fact.worker_id]
         worker.progress_s = fact.t_s
         self.dispatch.fail(fact.t_s, group, fact.cause, out)
-        self._stop_if_idle(worker, out)
+        self._leave.stop_if_idle(self.now, worker, out)
         self._fill_all(out)
 
     def _group_complete(self, group: Group, worker: Worker, out: list[Decision]) -> None:
-        self.gate.buffered += group.rollouts
-        self.buffer.push(group)
-        if worker.status is Status.DRAINING:
-            self._stop_if_idle(worker, out)
+        self._train.add(group)
+        self._leave.stop_if_idle(self.now, worker, out)
         self._try_train(out)
 
     def _fill(self, worker: Worker, out: list[Decision]) -> None:
@@ -248,25 +211,12 @@ class Scheduler:
     def _try_train(self, out: list[Decision]) -> None:
         if self.training or self.finished or not self._started:
             return
-        bound, version = self.settings.staleness_bound, self.ledger.version
-        stale = self.buffer.pop_stale(version, bound)
-        for group in stale:
-            self.gate.buffered -= group.rollouts
-            self.dispatch.give_back(self.now, group, "too old when its turn came", out)
-        if len(self.buffer) >= self.settings.groups_per_step:
-            batch = self.buffer.pop_batch(self.settings.groups_per_step)
-            self.gate.buffered -= self.settings.rollouts_per_step
-            self.gate.trained += self.settings.rollouts_per_step
-            self.training = True
-            ids = tuple(group.group_id for group in batch)
-            lags = tuple(staleness(version, group.oldest_version) for group in batch)
-            out.append(TrainStep(self.now, version, ids, lags, "a full batch, oldest first", bound))
-        if stale:
+        if self._train.go_on(self.now, self.ledger.version, out):
             self._fill_all(out)
 
     def _step_finished(self, fact: f.StepFinished, out: list[Decision]) -> None:
         self.ledger.advance(fact.version)
-        self.training = False
+        self._train.busy = False
         self.train_s += TRAIN_TIME_MEMORY * (fact.train_s - self.train_s)
         if fact.version >= self.settings.total_steps:
             self._finish("all steps are done", out)
@@ -288,7 +238,7 @@ class Scheduler:
         self.publication.live(fact.t_s, worker, fact.version, out)
         relieved = self.roster.reached(worker)
         if relieved or was_late:
-            self._drain(relieved, out)
+            self._leave.drain(self.now, relieved, out)
         self._fill(worker, out)
 
     def _snapshot_failed(self, fact: f.SnapshotFailed, out: list[Decision]) -> None:
@@ -302,12 +252,7 @@ class Scheduler:
 
     def _expel(self, worker: Worker, cause: str, out: list[Decision]) -> None:
         """Give a worker up at once: its groups go to others."""
-        self._take_down(worker, cause, out)
-        worker.status = Status.DRAINING
-        worker.leaving_because = cause
-        self.roster.lost(self.now, worker, cause)
-        self._stop_if_idle(worker, out)
-        self.dispatch.recount_claims()
+        self._leave.expel(self.now, worker, cause, out)
         self._review(out)
         self._fill_all(out)
 
@@ -321,46 +266,31 @@ class Scheduler:
             return
         kind, _, rest = fact.name.partition(":")
         if kind == "late":
-            self._mark_late(int(rest.partition(":")[0]), out)
+            if self.publication.late(self.now, int(rest.partition(":")[0]), out):
+                self.dispatch.recount_claims()
+                self._fill_all(out)
         elif kind == "transfer":
             version = int(rest.partition(":")[0])
-            for worker in self.publication.overdue(self.now, version):
+            for late in self.publication.overdue(self.now, version):
                 # What became of the one before may have replaced this one's transfer.
-                if self.publication.give_up(self.now, worker, version, out):
-                    self._transfer_failed(worker, f"version {version} is overdue", out)
+                if self.publication.give_up(self.now, late, version, out):
+                    self._transfer_failed(late, f"version {version} is overdue", out)
         elif kind == "watch":
             name, _, incarnation = rest.rpartition(":")
-            self._check_progress(name, int(incarnation), out)
+            worker = self._current(name, int(incarnation))
+            if worker is not None and (stuck := self.dispatch.check_progress(self.now, worker, out)):
+                self._expel(worker, stuck, out)
         elif kind == "review":
             self._review(out)
-        elif kind == "startup" and (late := self.roster.overdue(rest)) is not None:
-            self._expel(late, "it has not come up in time", out)
-
-    def _mark_late(self, version: int, out: list[Decision]) -> None:
-        if self.publication.late(self.now, version, out):
-            self.dispatch.recount_claims()
-            self._fill_all(out)
-
-    def _check_progress(self, name: str, incarnation: int, out: list[Decision]) -> None:
-        worker = self._current(name, incarnation)
-        if worker is None:
-            return
-        worker.watched = False
-        if not worker.groups:
-            return
-        if worker.inbound != NONE and self.settings.reading == "stall":
-            worker.progress_s = self.now
-        if self.now - worker.progress_s >= self.dispatch.patience_s(worker):
-            self._expel(worker, f"no rollout has ended for {self.now - worker.progress_s:.0f} s", out)
-        else:
-            self.dispatch.watch(self.now, worker, out)
+        elif kind == "startup" and (worker := self.roster.overdue(rest)) is not None:
+            self._expel(worker, "it has not come up in time", out)
 
     def _check_exhausted(self, out: list[Decision]) -> None:
         """No prompt is left, none runs, and what is complete does not make a batch: a clear end."""
         idle = self._started and not self.training and not self.finished and not self.gate.running
-        if idle and len(self.buffer) < self.settings.groups_per_step:
-            size = self.settings.prompts
-            self._finish(f"the data is exhausted: all {size} prompts have been generated", out)
+        if idle and not self._train.batch_ready:
+            count = self.settings.prompts
+            self._finish(f"the data is exhausted: all {count} prompts have been generated", out)
 
     def _finish(self, reason: str, out: list[Decision]) -> None:
         self.finished = True

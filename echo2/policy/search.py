@@ -1,37 +1,49 @@
-"""The planner's search: publication periods provisioned, predicted and priced, and the smallest feasible S.
+"""The planner's search: publication periods provisioned, predicted and priced.
 
-Called by `planner` and `explain`. Options are looked at in the order of what they must cost at least, so few
-are predicted.
+Called by `planner`, `serial_search`, `smallest` and `explain`. Options are looked at in the order of what
+they must cost at least, so few are predicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from echo2.policy.broadcast import ChunkRules
 from echo2.policy.capacity import safety_margin
 from echo2.policy.facts import WorkerOffer
+from echo2.policy.plan_choice import PlanMemory
 from echo2.policy.plan_types import PlanProblem
-from echo2.policy.provision import Demand, PlanMemory, Provision, provision
-from echo2.policy.serial import provision_serial, serial_rates
+from echo2.policy.provision import Provision, provision
+from echo2.policy.serial import provision_serial
 from echo2.policy.steady import SteadyProblem, SteadyState, WorkerGroup, predict
+from echo2.policy.worth import Demand
 
-LARGEST_S = 4096
 BUSY = 0.95
 SEARCHED = ("star", "stripes", "regional")
+# Chunk sizes differ by little: while searching few are tried.
+COARSE = ChunkRules(stripe_sizes=3)
+# Periods that the first look calls infeasible, looked at again with more care.
+HOPELESS_TRIED = 2
 MARGIN_TRIES = 2
+MARGIN_ROUNDS = 4
+MARGIN_SLACK = 1.002
 
 
 @dataclass(frozen=True)
 class Option:
-    """One publication period, provisioned and predicted. USD per step decides between them."""
+    """One publication period, provisioned and predicted. USD per step decides between them.
+
+    `topologies` are those its broadcast was chosen from (empty: all).
+    """
 
     kappa: int
     result: Provision
     steady: SteadyState
     step_cost_usd: float
     cost_split_usd: dict[str, float]
+    topologies: tuple[str, ...] = ()
 
     @property
     def feasible(self) -> bool:
@@ -40,8 +52,8 @@ class Option:
         return self.result.feasible and not self.result.queues and busy
 
 
-def demand_for(problem: PlanProblem, kappa: int) -> Demand:
-    """The provisioning rule's question for one publication period."""
+def demand_for(problem: PlanProblem, kappa: int, margin: float = 0.0) -> Demand:
+    """The provisioning rule's question for one publication period; margin 0: the one for the whole pool."""
     return Demand(
         staleness_bound=problem.staleness_bound,
         publish_period=kappa,
@@ -50,22 +62,25 @@ def demand_for(problem: PlanProblem, kappa: int) -> Demand:
         snapshot_bytes=problem.snapshot_bytes,
         swap_pause_s=problem.swap_pause_s,
         reading=problem.reading,
-        margin=problem.margin or default_margin(problem, kappa),
+        margin=problem.margin or margin or default_margin(problem, kappa, problem.offers),
         learner_usd_per_h=problem.learner_usd_per_h,
+        mode=problem.mode,
     )
 
 
-def default_margin(problem: PlanProblem, kappa: int) -> float:
-    """Safety margin from the variance of lengths and step times and from preemptions (`capacity`)."""
-    offers = problem.offers
-    count = len(offers)
+def default_margin(problem: PlanProblem, kappa: int, workers: Sequence[WorkerOffer]) -> float:
+    """Safety margin from the variance of lengths and step times and from preemptions (`capacity`).
+
+    Of these workers; of none: from the lengths alone.
+    """
+    count = len(workers)
     return safety_margin(
-        rate_cv=problem.train_cv,
+        rate_cv=problem.train_cv if count else 0.0,
         batch_rollouts=kappa * problem.rollouts_per_step,
         length_cv=problem.lengths.cv,
-        preemptions_per_h=sum(offer.preemptions_per_h for offer in offers) / count,
-        restart_s=sum(offer.startup_s for offer in offers) / count,
-        workers=count,
+        preemptions_per_h=sum(offer.preemptions_per_h for offer in workers) / max(1, count),
+        restart_s=sum(offer.startup_s for offer in workers) / max(1, count),
+        workers=max(1, count),
     )
 
 
@@ -92,35 +107,67 @@ def overlap_options(
     if problem.staleness_bound == 0:
         return []
     first = [
-        _provisioned(problem, demand_for(problem, kappa), memory)
+        provisioned(problem, kappa, memory, thorough=False)
         for kappa in periods or kappa_choices(problem, problem.staleness_bound)
     ]
     first.sort(key=lambda r: (not r.feasible or r.queues, _least_step_usd(problem, r)))
     options: list[Option] = []
-    for result in first:
+    for tried, result in enumerate(first):
         good = sorted(option.step_cost_usd for option in options if option.feasible)
         hopeless = not result.feasible or result.queues
-        if options and hopeless:
+        if options and hopeless and (good or tried >= HOPELESS_TRIED):
             break
         if len(good) >= wanted and good[wanted - 1] <= _least_step_usd(problem, result):
             break
-        options.append(_overlap_option(problem, result, memory))
+        options.append(_overlap_option(problem, result.demand.publish_period, memory))
     return options
 
 
-def _provisioned(problem: PlanProblem, demand: Demand, memory: PlanMemory) -> Provision:
-    """Provisioned with the topologies that nearly always win; the plan that is returned tries all."""
+def provisioned(
+    problem: PlanProblem, kappa: int, memory: PlanMemory, more: float = 1.0, thorough: bool = True
+) -> Provision:
+    """Provisioned with the safety margin of the workers that are chosen, times `more`.
+
+    The margin depends on the set and the set on the margin: the next is that of the last set, from the
+    lengths' alone on, so that what else is on offer does not matter. Only the topologies that nearly always
+    win are tried here; the plan that is returned tries all.
+    """
     topologies = problem.topologies or SEARCHED
-    return provision(problem.offers, problem.links, demand, problem.activation, topologies, memory)
+    by_id = {offer.worker_id: offer for offer in problem.offers}
+    margin = problem.margin or more * default_margin(problem, kappa, ())
+    for last in range(MARGIN_ROUNDS - 1, -1, -1):
+        demand = demand_for(problem, kappa, margin)
+        offers, rule = problem.offers, problem.activation
+        result = provision(offers, problem.links, demand, rule, topologies, memory, thorough)
+        chosen = [by_id[name] for name in result.activation.chosen]
+        wanted = problem.margin or more * default_margin(problem, kappa, chosen)
+        if not last or not result.feasible or margin / 1.02 <= wanted <= margin * MARGIN_SLACK:
+            break
+        margin = wanted
+    return result
 
 
 def final(problem: PlanProblem, option: Option, memory: PlanMemory) -> Option:
-    """The option as the scheduler will provision it, with every topology tried."""
-    if option.result.regime == "serial":
-        return option
+    """The option as the scheduler will provision it: with every chunk size and topology tried.
+
+    Where the one that seems best for the broadcast alone is worse for the run, the usual topologies stay.
+    """
+    exact = PlanMemory()
+    exact.steady = memory.steady
     demand, rule = option.result.demand, problem.activation
-    result = provision(problem.offers, problem.links, demand, rule, problem.topologies, memory)
-    return _priced(problem, result, memory) if result.feasible else option
+    found = []
+    for topologies in dict.fromkeys((problem.topologies, problem.topologies or SEARCHED)):
+        if option.result.regime == "serial":
+            rate, usd = option.result.activation.needed, problem.learner_usd_per_h
+            result = provision_serial(
+                problem.offers, problem.links, demand, usd, rule, topologies, exact, rate
+            )
+        else:
+            result = provision(problem.offers, problem.links, demand, rule, topologies, exact)
+        found.append(priced(problem, result, exact, topologies))
+        if found[-1].feasible >= option.feasible and found[-1].step_cost_usd <= 1.001 * option.step_cost_usd:
+            break
+    return min(found, key=lambda o: (not o.feasible, o.step_cost_usd))
 
 
 def _least_step_usd(problem: PlanProblem, result: Provision) -> float:
@@ -132,57 +179,27 @@ def _least_step_usd(problem: PlanProblem, result: Provision) -> float:
     return hourly * problem.train_s / 3600.0 + egress
 
 
-def _overlap_option(problem: PlanProblem, result: Provision, memory: PlanMemory) -> Option:
+def _overlap_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Option:
     """Predict; where the learner still idles, ask for more workers until it does not or the pool ends.
 
     The rule counts a worker by the share of time its gate is open, which is a mean: where the gate closes
     often, the batch also waits for its slowest rollouts, and only the prediction sees that.
     """
-    best = _priced(problem, result, memory)
+    topologies = problem.topologies or SEARCHED
+    more = 1.0
+    result = provisioned(problem, kappa, memory)
+    best = priced(problem, result, memory, topologies)
     for _ in range(MARGIN_TRIES):
         if not result.feasible or result.queues or best.feasible or problem.margin:
             break
-        more = min(1.5, 1.05 * BUSY / max(best.steady.learner_utilisation, 0.1))
-        result = _provisioned(problem, replace(result.demand, margin=result.demand.margin * more), memory)
+        more *= min(1.5, 1.05 * BUSY / max(best.steady.learner_utilisation, 0.1))
+        result = provisioned(problem, kappa, memory, more)
         if not result.feasible:
             break
-        option = _priced(problem, result, memory)
+        option = priced(problem, result, memory, topologies)
         if option.steady.learner_utilisation < best.steady.learner_utilisation + 0.005:
             break
         best = option
-    return best
-
-
-def serial_options(problem: PlanProblem, memory: PlanMemory) -> list[Option]:
-    """Where the learner cannot be kept busy: as many workers, in price order, as give least USD per step."""
-    choices = kappa_choices(problem, problem.staleness_bound)
-    return [_serial_option(problem, kappa, memory) for kappa in {choices[0], choices[-1]}]
-
-
-def _serial_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Option:
-    demand = demand_for(problem, kappa)
-    best: Option | None = None
-    worse = 0
-    for rate in serial_rates(problem.offers, problem.activation):
-        result = provision_serial(
-            problem.offers,
-            problem.links,
-            demand,
-            problem.learner_usd_per_h,
-            problem.activation,
-            problem.topologies,
-            memory,
-            rate,
-        )
-        option = _priced(problem, result, memory)
-        if best is None or option.step_cost_usd < best.step_cost_usd:
-            best, worse = option, 0
-        else:
-            worse += 1
-        # The price per step falls, then rises with the number of workers.
-        if worse == 3:
-            break
-    assert best is not None
     return best
 
 
@@ -225,7 +242,10 @@ def steady_state(
     return memory.steady[key]
 
 
-def _priced(problem: PlanProblem, result: Provision, memory: PlanMemory) -> Option:
+def priced(
+    problem: PlanProblem, result: Provision, memory: PlanMemory, topologies: tuple[str, ...]
+) -> Option:
+    """A provisioned set, predicted, with what a step costs."""
     kappa = result.demand.publish_period
     steady = steady_state(problem, kappa, result, memory)
     step_s = 1.0 / steady.steps_per_s if steady.steps_per_s > 0 else float("inf")
@@ -236,50 +256,4 @@ def _priced(problem: PlanProblem, result: Provision, memory: PlanMemory) -> Opti
         "workers": hourly * step_s / 3600.0,
         "egress": result.plan.egress_usd / kappa,
     }
-    return Option(kappa, result, steady, sum(split.values()), split)
-
-
-def covered_at(problem: PlanProblem, S: int, memory: PlanMemory) -> Provision | None:
-    """By the rule alone: the shortest period at which the pool covers the need at S, if there is one."""
-    at = replace(problem, staleness_bound=S, publish_period=0)
-    for kappa in kappa_choices(at, S):
-        result = _provisioned(at, demand_for(at, kappa), memory)
-        if result.feasible and not result.queues:
-            return result
-    return None
-
-
-def _good_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
-    """Whether a plan at S is accepted: the question that `plan_run` asks, with the same search."""
-    at = replace(problem, staleness_bound=S, publish_period=0)
-    return any(option.feasible for option in overlap_options(at, memory, 1))
-
-
-def smallest_feasible(problem: PlanProblem, memory: PlanMemory, known_feasible: bool) -> int | None:
-    """The smallest S >= 1 at which the pool keeps the learner busy; None if no S does (to 4,096).
-
-    The rule finds where to look (it is monotone in S). From there on S grows in doubling strides until a
-    plan is accepted, and halving finds the first: every S named has been planned. Beyond 64 it is the
-    smallest to within 3 %.
-    """
-    high = max(1, problem.staleness_bound)
-    low = 0
-    while not covered_at(problem, high, memory):
-        if high >= LARGEST_S:
-            return None
-        low, high = high, min(LARGEST_S, 2 * high + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if covered_at(problem, middle, memory) else (middle, high)
-    given = problem.staleness_bound if known_feasible else LARGEST_S + 1
-    coarse = max(1, high // 32)
-    low, at, stride = high - 1, high, coarse
-    while at < given and not _good_at(problem, at, memory):
-        if at >= LARGEST_S:
-            return None
-        low, at, stride = at, min(at + stride, LARGEST_S), 2 * stride
-    high = min(at, given)
-    while high - low > coarse:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _good_at(problem, middle, memory) else (middle, high)
-    return high
+    return Option(kappa, result, steady, sum(split.values()), split, topologies)

@@ -6,22 +6,21 @@ per step. Called by the planner and the scheduler through `provision_run`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 
 from echo2.policy.activation import Candidate
+from echo2.policy.broadcast import BroadcastPlan
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.links import LinkTable
-from echo2.policy.provision import (
-    Demand,
-    Effect,
-    PlanMemory,
-    Provision,
-    cost_usd_per_h,
-    plan_broadcast,
-    provision,
-    receiver_egress_usd,
-)
+from echo2.policy.plan_choice import PlanMemory, plan_broadcast, receiver_egress_usd
+from echo2.policy.provision import Provision, provision
 from echo2.policy.selection import ActivationRule, take_in_order
+from echo2.policy.worth import Demand, Effect, cost_usd_per_h
+
+# Left out is what makes a step cheaper by more than this part.
+LEAST_GAIN = 1e-3
 
 
 def drain_s(offers: Sequence[WorkerOffer], rollouts: int) -> float:
@@ -70,7 +69,14 @@ def provision_serial(
     order = price_order(offers)
     if rate <= 0:
         rate = _cheapest_rate(order, links, demand, learner_usd_per_h, rule, topologies, memory)
+
+    def usd_per_step(some: Sequence[WorkerOffer]) -> float:
+        plan, _ = plan_broadcast(some, links, demand, topologies, memory)
+        return _usd_per_step(some, demand, plan, learner_usd_per_h)
+
     chosen = _prefix(order, rate)
+    if rule == "cost":
+        chosen = _without_hindrance(order, rate, chosen, usd_per_step)
     plan, why = plan_broadcast(chosen, links, demand, topologies, memory)
     by_id = {offer.worker_id: offer for offer in offers}
     usd = receiver_egress_usd(plan, links, {w: offer.site for w, offer in by_id.items()})
@@ -107,10 +113,23 @@ def price_order(offers: Sequence[WorkerOffer]) -> list[WorkerOffer]:
 
 
 def serial_rates(offers: Sequence[WorkerOffer], rule: ActivationRule) -> list[float]:
-    """Rates worth trying: of prefixes of the price order that grow by a quarter, or of the whole pool."""
+    """Rates worth trying, ascending: of every prefix of the price order, as it is and without each kind."""
     order = price_order(offers)
-    sizes = [len(order)] if rule == "all" else _sizes(len(order))
-    return [sum(offer.rollouts_per_s for offer in order[:size]) for size in sizes]
+    if rule != "cost":
+        return [sum(offer.rollouts_per_s for offer in order)] if rule == "all" else _sums(order)
+    kinds = {offer.worker_id: replace(offer, worker_id="") for offer in order}
+    rates = _sums(order)
+    for kind in dict.fromkeys(kinds.values()):
+        rates += _sums([offer for offer in order if kinds[offer.worker_id] != kind])
+    distinct: list[float] = []
+    for rate in sorted(rates):
+        if not distinct or rate > distinct[-1] * (1.0 + 1e-9):
+            distinct.append(rate)
+    return distinct
+
+
+def _sums(order: Sequence[WorkerOffer]) -> list[float]:
+    return list(accumulate(offer.rollouts_per_s for offer in order))
 
 
 def _cheapest_rate(
@@ -125,11 +144,48 @@ def _cheapest_rate(
     def usd_per_step(rate: float) -> float:
         some = _prefix(order, rate)
         plan, _ = plan_broadcast(some, links, demand, topologies, memory)
-        steps = steps_per_s(some, demand, plan.time_s)
-        hourly = learner_usd_per_h + sum(offer.price_usd_per_h for offer in some)
-        return hourly / 3600.0 / max(steps, 1e-12) + plan.egress_usd / demand.publish_period
+        return _usd_per_step(some, demand, plan, learner_usd_per_h)
 
-    return min(serial_rates(order, rule), key=lambda rate: (usd_per_step(rate), rate))
+    rates = serial_rates(order, rule)
+    spread, at = {len(rates) - 1}, 0
+    while at < len(rates):
+        spread.add(at)
+        at = max(at + 1, at * 5 // 4)
+    return min((rates[at] for at in sorted(spread)), key=lambda rate: (usd_per_step(rate), rate))
+
+
+def _usd_per_step(
+    some: Sequence[WorkerOffer], demand: Demand, plan: BroadcastPlan, learner_usd_per_h: float
+) -> float:
+    """By the rough estimate of `steps_per_s`."""
+    steps = steps_per_s(some, demand, plan.time_s)
+    hourly = learner_usd_per_h + sum(offer.price_usd_per_h for offer in some)
+    return hourly / 3600.0 / max(steps, 1e-12) + plan.egress_usd / demand.publish_period
+
+
+def _without_hindrance(
+    order: Sequence[WorkerOffer],
+    rate: float,
+    chosen: list[WorkerOffer],
+    usd_per_step: Callable[[Sequence[WorkerOffer]], float],
+) -> list[WorkerOffer]:
+    """Leave out, one after another, the kinds of workers without which a step costs less.
+
+    A cheap rollout is a dear one where the snapshot takes long to its worker, or the batch waits for it.
+    """
+    least = usd_per_step(chosen)
+    while True:
+        others = []
+        for kind in dict.fromkeys(replace(offer, worker_id="") for offer in chosen):
+            rest = [offer for offer in order if replace(offer, worker_id="") != kind]
+            if rest:
+                others.append((usd_per_step(some := _prefix(rest, rate)), some, rest))
+        if not others:
+            return chosen
+        usd, some, rest = min(others, key=lambda entry: entry[0])
+        if usd >= least * (1.0 - LEAST_GAIN):
+            return chosen
+        least, chosen, order = usd, some, rest
 
 
 def _prefix(order: Sequence[WorkerOffer], rate: float) -> list[WorkerOffer]:
@@ -159,11 +215,3 @@ def provision_run(
         if overlapped.feasible:
             return overlapped
     return provision_serial(offers, links, demand, learner_usd_per_h, rule, topologies, memory, serial_rate)
-
-
-def _sizes(count: int) -> list[int]:
-    sizes, at = [], 1
-    while at < count:
-        sizes.append(at)
-        at = max(at + 1, at * 5 // 4)
-    return [*sizes, count] if count else []

@@ -6,13 +6,12 @@ They head the log of a run, so that replay needs nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from echo2.policy.links import LinkTable
-from echo2.policy.provision import Demand, Reading
 from echo2.policy.selection import ActivationRule
+from echo2.policy.worth import Demand, Mode, Reading
 
-Mode = Literal["push", "pull"]
+__all__ = ["Mode", "SchedulerSettings"]
 
 
 @dataclass(frozen=True)
@@ -82,4 +81,6 @@ class SchedulerSettings:
             reading=self.reading,
             margin=self.margin,
             learner_usd_per_h=self.learner_usd_per_h,
+            mode=self.mode,
+            pull_fanout=self.pull_fanout,
         )

@@ -19,6 +19,7 @@ from echo2.policy.broadcast.plan import (
     to_json,
 )
 from echo2.policy.broadcast.problem import TCP_WINDOW_BYTES, BroadcastProblem, Peer, flow_cap_bps
+from echo2.policy.broadcast.pull import pull_plan
 from echo2.policy.broadcast.timing import ChunkRules
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "from_json",
     "lp_bound_s",
     "plan_for",
+    "pull_plan",
     "stripe_counts",
     "to_json",
 ]

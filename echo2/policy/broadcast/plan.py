@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-Topology = Literal["star", "chain", "tree", "k-ary", "regional", "stripes"]
+Topology = Literal["star", "chain", "tree", "k-ary", "regional", "stripes", "pull"]
 Edge = tuple[str, str]
 
 DIRECT = -1

@@ -22,7 +22,6 @@ import numpy as np
 from echo2.policy.broadcast.problem import BroadcastProblem, FloatArray, IntArray
 from echo2.policy.broadcast.timing import ChunkRules
 
-CHUNK_SIZES = 9
 HEADROOM = 1.25
 EQUAL = 0.002
 NEAR = 0.97
@@ -45,7 +44,7 @@ def stripes(problem: BroadcastProblem, rules: ChunkRules) -> Stripes:
     tried: list[Stripes] = []
     worst_s = math.inf
     for relays in _relay_sets(problem):
-        for chunks in sorted(rules.counts(problem.size_bytes, CHUNK_SIZES), reverse=True):
+        for chunks in sorted(rules.counts(problem.size_bytes, rules.stripe_sizes), reverse=True):
             split = _Split(problem, relays, int(chunks), rules.overhead_s).solve(worst_s)
             if split is not None:
                 tried.append(split)

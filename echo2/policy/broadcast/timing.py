@@ -21,11 +21,15 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class ChunkRules:
-    """How a snapshot may be cut: seconds lost per chunk and hop, least and largest chunk in bytes."""
+    """How a snapshot may be cut: seconds lost per chunk and hop, least and largest chunk in bytes.
+
+    `stripe_sizes`: how many sizes are tried for stripes, where each takes a search of its own.
+    """
 
     overhead_s: float = 0.002
     min_bytes: float = 0.25 * MIB
     max_bytes: float = 64.0 * MIB
+    stripe_sizes: int = 9
 
     def counts(self, size_bytes: float, points: int = 40) -> IntArray:
         """Numbers of chunks worth trying, ascending: log-spaced from the largest chunk to the least."""

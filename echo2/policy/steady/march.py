@@ -220,7 +220,7 @@ class _March:
         As in the scheduler, a worker's part of a scarce gate is its share by rate (`_cap`).
         """
         G = self.problem.G
-        changed = set()
+        given: dict[int, float] = {}
         buffered = self.admitted - math.fsum(w.running for w in self.workers)
         waiting = []
         for i in candidates:
@@ -234,20 +234,20 @@ class _March:
         heapq.heapify(waiting)
         while waiting:
             _, i, cap = heapq.heappop(waiting)
-            w = self.workers[i]
+            w, more = self.workers[i], given.get(i, 0.0)
             # Half a group of room stands for a whole one, as fluid stands for a count.
             if self.admitted + G / 2 - 1e-6 > (self.problem.S + w.live_version + 1) * self.problem.B:
                 continue
-            if i not in changed:
-                w.settle(self.now_s)
-                changed.add(i)
             room = (self.problem.S + w.live_version + 1) * self.problem.B - self.admitted
-            handful = G * max(1, int(min(cap - w.running, room / len(self.workers)) / G / HANDFUL))
-            w.dispatch(handful)
+            left = cap - w.running - more
+            handful = G * max(1, int(min(left, room / len(self.workers)) / G / HANDFUL))
+            given[i] = more + handful
             self.admitted += handful
-            if w.running < cap - HALF_ROLLOUT:
-                heapq.heappush(waiting, (w.due_s(G), i, cap))
-        for i in changed:
+            if left - handful > HALF_ROLLOUT:
+                heapq.heappush(waiting, (w.due_s(given[i] / w.group.count + G), i, cap))
+        for i, rollouts in given.items():
+            self.workers[i].settle(self.now_s)
+            self.workers[i].dispatch(rollouts)
             self.ends[i] = self.workers[i].reschedule()
 
     def _cap(self, w: FluidWorkers, window: float) -> float:

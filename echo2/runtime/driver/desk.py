@@ -68,6 +68,7 @@ class Desk:
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
         self._judges = max(1, judges)
+        self._closed = False
         self._threads = ThreadPoolExecutor(self._judges, thread_name_prefix="echo2-judge")
 
     async def take(
@@ -122,13 +123,16 @@ class Desk:
         return judged
 
     def close(self) -> None:
-        """Stop judging."""
+        """Stop judging; what is not judged yet is judged when the run goes on."""
+        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._verifier.close()
 
     def _judge(self, rollouts: Sequence[Rollout], prompts: dict[int, Prompt]) -> list[Judged]:
         judged = []
         for rollout in rollouts:
+            if self._closed:  # else a judge process would be started anew for the next one
+                raise RuntimeError("the desk is closed")
             text = self._tokenizer.decode(list(rollout.token_ids), skip_special_tokens=True)
             judged.append(Judged(rollout, self._verifier.judge(prompts[rollout.group_id], text).reward))
         return judged

@@ -18,6 +18,7 @@ from typing import Protocol
 from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.coordinator import Refusal, UnknownLease
 
+REASON_CHARS = 1000
 STANDBY, STARTING, UP, STOPPING = "standby", "starting", "up", "stopping"
 
 
@@ -55,7 +56,7 @@ class Happenings(Protocol):
         ...
 
     def gone(self, seat: Seat, cause: str) -> None:
-        """The process has left or is silent; the seat still has the state it had."""
+        """The process has left or is silent; the seat still has the state it had, for the world to change."""
         ...
 
     def reported(self, seat: Seat, report: m.Report) -> None:
@@ -106,11 +107,10 @@ class Hub:
         # A request that waits for orders wakes up and finds its lease gone.
         seat.news.set()
         self._happenings.gone(seat, cause)
-        seat.state = STANDBY
 
     def close(self, reason: str) -> None:
         """Tell everyone to leave, now and from now on."""
-        self._closed = reason
+        self._closed = reason = reason[:REASON_CHARS]
         for seat in self._by_lease.values():
             self.post(seat.worker_id, m.Exit(reason=reason))
 
@@ -198,6 +198,9 @@ class Hub:
         free = [seat for seat in mine if not seat.present]
         if not free:
             raise Refusal(
-                409, "pool-full", f"all {len(mine)} workers of pool {hello.pool!r} are there; raise its count"
+                409,
+                "pool-full",
+                f"all {len(mine)} workers of pool {hello.pool!r} are there; raise its count, or wait "
+                f"{self.lease_s:g} s where one has died",
             )
         return free[0]

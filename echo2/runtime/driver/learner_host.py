@@ -6,6 +6,7 @@ loop goes on answering workers.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from echo2.config import Train
 from echo2.errors import UserError
 from echo2.runtime.data.ledger import Ledger
 from echo2.runtime.data.rollout import Rollout
+from echo2.runtime.driver.setup import first_line
 from echo2.runtime.learning import checkpoint
 from echo2.runtime.learning.learner import Learner
 from echo2.runtime.learning.metrics import StepMetrics
@@ -58,6 +60,8 @@ class LearnerHost:
         self.vocab_size = int(model.config.vocab_size)
         self._train, self._run, self._bound = train, checkpoints, staleness_bound
         self._saved = -1
+        self._sound = True
+        self.passed_over: list[str] = []
 
     @property
     def version(self) -> int:
@@ -67,27 +71,36 @@ class LearnerHost:
     def resume(self) -> dict[str, Any]:
         """Load the newest checkpoint that is whole; returns the state kept with it.
 
-        One that is damaged is passed over with the ones after it named in the error only if none is left.
+        Damaged ones after it are put aside, so that they are not counted among the kept, and told in
+        `passed_over`. Raises UserError, of the newest, where none can be loaded: then all stay as they are.
         """
-        found = sorted(self._run.glob("version-*"), reverse=True)
+        found = self.checkpoints()
         if not found:
             raise UserError(f"{self._run}: no checkpoint is there to resume from; start the run anew")
-        trouble: UserError | None = None
+        troubles: list[tuple[Path, UserError]] = []
         for path in found:
             try:
                 state = checkpoint.load(self.learner, path)
             except UserError as error:
-                trouble = trouble or error
+                troubles.append((path, error))
                 continue
             self._saved = self.version
+            for damaged, trouble in troubles:
+                with contextlib.suppress(OSError):
+                    damaged.rename(damaged.with_name(f"damaged-{damaged.name}.{time.time_ns()}"))
+                self.passed_over.append(str(trouble))
             return state
-        assert trouble is not None
-        raise trouble
+        raise troubles[0][1]
+
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints there are, newest first."""
+        return sorted(self._run.glob("version-*"), reverse=True)
 
     def step(self, ledger: Ledger, version: int, groups: Sequence[int], publish: bool) -> Step:
         """Train on the claimed groups, in the order of their prompts, and commit.
 
-        Whatever fails before the commit leaves the claim released and the ledger as it was.
+        Whatever fails before the commit leaves the claim released and the ledger as it was. The weights are
+        then saved no more if they may have changed: a checkpoint never runs ahead of the ledger.
         """
         began = time.perf_counter()
         rollouts = ledger.claim(version, groups, self._bound)
@@ -96,10 +109,15 @@ class LearnerHost:
         claim_s = time.perf_counter() - began
         try:
             metrics = self.learner.step(rollouts)
-        except BaseException:
-            ledger.release(version)
+        except BaseException as error:
+            # UserError is raised before anything is changed, so says the learner.
+            self._sound = isinstance(error, UserError)
+            with contextlib.suppress(UserError):  # a resumed run frees the claim as well
+                ledger.release(version)
             raise
+        self._sound = False
         ledger.commit(version, self.version)
+        self._sound = True
         weights = self.weights() if publish else None
         return Step(
             metrics=metrics,
@@ -119,12 +137,20 @@ class LearnerHost:
         }
 
     def save(self, state: Mapping[str, Any]) -> float:
-        """Write a checkpoint unless this version has one; keeps the newest few. Returns the seconds."""
+        """Write a checkpoint unless this version has one; keeps the newest few. Returns the seconds.
+
+        Raises UserError when the disk cannot take it, or after a step that failed halfway.
+        """
         began = time.perf_counter()
         if self.version != self._saved:
+            if not self._sound:
+                raise UserError(
+                    f"version {self.version} is the result of a step that failed before it was recorded; the "
+                    f"checkpoint of version {self._saved} stands"
+                )
             checkpoint.save(self.learner, self._run, state)
             self._saved = self.version
-            for old in sorted(self._run.glob("version-*"))[: -self._train.keep_checkpoints]:
+            for old in self.checkpoints()[self._train.keep_checkpoints :]:
                 shutil.rmtree(old, ignore_errors=True)
         return time.perf_counter() - began
 
@@ -141,8 +167,8 @@ def load_model(path: Path) -> PreTrainedModel:
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # whatever the loaders of a damaged or foreign file raise
+        reason = first_line(error)
         raise UserError(
             f"train.model = {str(path)!r}: no model can be loaded from it ({reason}); give a directory that "
             "save_pretrained wrote"

@@ -74,23 +74,30 @@ class LedgerQueue:
         return done
 
     async def _write(self) -> None:
-        loop = asyncio.get_running_loop()
         # One turn of the loop lets what arrives together be written together.
         await asyncio.sleep(0)
         while self._pending:
             writes, self._pending = self._pending, []
             for kind, members in groupby(writes, key=lambda write: write.kind):
                 batch = list(members)
-                try:
-                    results = await loop.run_in_executor(self._thread, self._apply, kind, batch)
-                except Exception as error:
+                if not await self._attempt(kind, batch) and len(batch) > 1:
+                    # Each on its own: an error is its caller's alone. What was undone together is repeatable.
                     for write in batch:
-                        if not write.done.done():
-                            write.done.set_exception(error)
-                    continue
-                for write, result in zip(batch, results):
-                    if not write.done.done():
-                        write.done.set_result(result)
+                        await self._attempt(kind, [write])
+
+    async def _attempt(self, kind: str, batch: list[_Write]) -> bool:
+        """One transaction. An error is told to the caller of a single write; of several, to nobody yet."""
+        try:
+            loop = asyncio.get_running_loop()
+            results = await loop.run_in_executor(self._thread, self._apply, kind, batch)
+        except Exception as error:
+            if len(batch) == 1 and not batch[0].done.done():
+                batch[0].done.set_exception(error)
+            return False
+        for write, result in zip(batch, results):
+            if not write.done.done():
+                write.done.set_result(result)
+        return True
 
     def _apply(self, kind: str, batch: list[_Write]) -> list[Any]:
         apply: dict[str, Callable[[list[Any]], list[Any]]] = {

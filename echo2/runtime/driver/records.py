@@ -6,6 +6,7 @@ asked for and installed); `summary` has the fields of a simulation's summary, so
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -29,7 +30,9 @@ class Records:
         offers: Mapping[str, WorkerOffer],
         learner_usd_per_h: float,
         wandb: str | None,
+        version: int = 0,
     ) -> None:
+        """A run that goes on at `version` forgets the rows above it: those steps are made anew."""
         self.metrics = Metrics()
         self.meters = {name: Meter(offer.price_usd_per_h) for name, offer in offers.items()}
         self.egress_usd = dict.fromkeys(offers, 0.0)
@@ -37,7 +40,7 @@ class Records:
         self.finished_tokens = 0
         self.finished_rollouts = 0
         self.preemptions = 0
-        self.carried_usd = 0.0
+        self.carried_usd = _forget_above(path, version)
         self.first_step = 0
         self.began_s = 0.0
         self.pauses_s: list[float] = []
@@ -47,7 +50,7 @@ class Records:
         self._learner_usd_per_h = learner_usd_per_h
         self._path = path
         self._last_bubble = {"rollouts": 0.0, "publication": 0.0, "workers": 0.0}
-        self._board = _tensorboard(boards)
+        self._board = _tensorboard(boards, version)
         self._wandb = _wandb(wandb, path.parent) if wandb else None
 
     def usd(self, t_s: float) -> dict[str, float]:
@@ -167,8 +170,9 @@ class Records:
 
     def close(self) -> None:
         """Flush what is buffered."""
-        if self._board is not None:
-            self._board.close()
+        with contextlib.suppress(OSError):  # its disk is full: the rows are in metrics.jsonl
+            if self._board is not None:
+                self._board.close()
         if self._wandb is not None:
             self._wandb.finish()
 
@@ -192,14 +196,14 @@ class Records:
         try:
             with self._path.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(row, allow_nan=False) + "\n")
+            flat = dict(_flat(row))
+            if self._board is not None:
+                for name, value in flat.items():
+                    self._board.add_scalar(name, value, row["version"])
         except OSError as error:
             raise UserError(
                 f"{self._path}: cannot write ({error.strerror}); free some space and go on with --resume"
             ) from error
-        flat = dict(_flat(row))
-        if self._board is not None:
-            for name, value in flat.items():
-                self._board.add_scalar(name, value, row["version"])
         if self._wandb is not None:
             self._wandb.log(flat, step=row["version"])
 
@@ -218,13 +222,34 @@ def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _tensorboard(folder: Path) -> Any:
+def _forget_above(path: Path, version: int) -> float:
+    """Drop the rows above a version, and one that was cut off. Returns the USD spent up to the last row."""
+    if not path.is_file():
+        return 0.0
+    kept, usd = [], 0.0
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            row = json.loads(line)
+            # What a lost step has cost is spent all the same.
+            usd = max(usd, float(row["usd"]))
+            if row["version"] <= version:
+                kept.append(line + "\n")
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text("".join(kept), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot write ({error.strerror}); free some space") from error
+    return usd
+
+
+def _tensorboard(folder: Path, version: int) -> Any:
     """A TensorBoard writer, or None where the package is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=version + 1 if version else None)
 
 
 def _wandb(project: str, folder: Path) -> Any:

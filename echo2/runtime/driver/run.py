@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import json
 import secrets
-import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from echo2.errors import UserError
@@ -21,12 +20,15 @@ from echo2.policy import facts as f
 from echo2.runtime.data.ledger import Ledger
 from echo2.runtime.data.states import Recovery
 from echo2.runtime.data.verify import Verifier
+from echo2.runtime.driver import run_dir
 from echo2.runtime.driver.api import LearnerApi
 from echo2.runtime.driver.desk import Desk
+from echo2.runtime.driver.ending import Interrupt, busy_threads, leave
 from echo2.runtime.driver.hub import Hub, Seat
 from echo2.runtime.driver.learner_host import LearnerHost
 from echo2.runtime.driver.ledger_queue import LedgerQueue
-from echo2.runtime.driver.processes import LocalProcesses
+from echo2.runtime.driver.processes import LocalProcesses, end_leftovers
+from echo2.runtime.driver.prompts import PromptReader
 from echo2.runtime.driver.records import Records
 from echo2.runtime.driver.run_dir import RunDir
 from echo2.runtime.driver.setup import Setup, load_tokenizer, spec_of_task, stop_tokens
@@ -35,128 +37,210 @@ from echo2.runtime.transport.server import Server, make_app
 from echo2.runtime.transport.snapshot import SnapshotStore
 from echo2.sim.log import RunLog
 
-STEP_S = 5.0
-"""How long an end waits for the step that runs, so that its work is kept."""
+STARTS_A_LIFE = 1_000_000
+"""Incarnations of a life begin above those of the life before: what a worker still sends is told apart."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the command line asks for: where, with which configuration text, and whether to go on."""
+
+    folder: Path
+    config_text: str
+    resume: bool
+    token: str | None
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a life of a run ended: `complete`, `interrupted`, or with an error."""
+    """How a life of a run ended: complete, `interrupted`, or with an error.
 
+    `summary` is empty where there was nothing left to do.
+    """
+
+    version: int
     summary: dict[str, Any]
-    interrupted: bool
-    error: BaseException | None
+    interrupted: bool = False
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The durable parts of a run, opened: nobody else has the ledger."""
+
+    dir: RunDir
+    host: LearnerHost
+    verifier: Verifier
+    ledger: Ledger
+    usd: float
+    recovery: Recovery | None
 
 
 async def train(
+    setup: Setup, order: Order, show: Callable[[dict[str, Any]], None], say: Callable[[str], None]
+) -> Ended:
+    """Run until the end. `show` is told each step's row, `say` what a person wants to know."""
+    tokenizer, run = load_tokenizer(setup.model_dir), _found(setup, order)
+    ends = stop_tokens(tokenizer, setup.model_dir)
+    opened = _opened(setup, order, run, say)
+    try:
+        return await _train(setup, order, opened, tokenizer, ends, show, say)
+    finally:
+        if not busy_threads():  # a step that was given up may still be at its commit
+            opened.ledger.close()
+
+
+async def _train(
     setup: Setup,
-    run: RunDir,
-    resume: bool,
-    token: str | None,
+    order: Order,
+    opened: _Run,
+    tokenizer: Any,
+    ends: tuple[int, ...],
     show: Callable[[dict[str, Any]], None],
     say: Callable[[str], None],
 ) -> Ended:
-    """Run until the end. `show` is told each step's row, `say` what a person wants to know."""
-    config, train_ = setup.config, setup.config.train
-    tokenizer = load_tokenizer(setup.model_dir)
-    spec = spec_of_task(config)
-    verifier = Verifier(spec, processes=train_.verifiers)
+    """With the ledger open."""
+    if opened.recovery is not None and opened.host.version >= setup.settings.total_steps:
+        return Ended(opened.host.version, {})
+    if killed := end_leftovers(opened.dir.workers):
+        say(f"ended {len(killed)} workers of the life before")
+    world, store = _world(setup, opened, tokenizer, ends, show, say)
+    local = {pool.name: pool.local for pool in setup.config.pool}
+    first = (opened.dir.life - 1) * STARTS_A_LIFE
+    seats = [
+        Seat(name, offer.pool, local[offer.pool], incarnation=first) for name, offer in setup.offers.items()
+    ]
+    world.hub = Hub(opened.dir.run_id, seats, setup.config.train.lease_s, world)
+    token = order.token or _kept_token(opened.dir)
+    server = await _serving(setup, opened.dir, LearnerApi(world.hub, world, store), token)
+    world.processes = LocalProcesses(opened.dir.workers, server.url, token, world.exited, setup.tls[0])
+    _greet(opened.dir, server.url, token, seats, say)
+    with Interrupt(world) as interrupt:
+        try:
+            return await _live(world, server, opened, interrupt, say)
+        finally:
+            world.processes.kill_all()
+
+
+async def _live(
+    world: LiveWorld, server: Server, run: _Run, interrupt: Interrupt, say: Callable[[str], None]
+) -> Ended:
+    """From the first fact until everything is closed."""
+    error: BaseException | None = None
+    try:
+        first = asyncio.create_task(_first_facts(world, run.recovery, run.host.version))
+        await _first_of(first, interrupt.came)
+        if first.done():
+            world.begin(first.result())
+            await _first_of(world.over, interrupt.came)
+        else:
+            first.cancel()
+        if world.over.done():
+            error = world.over.exception()
+    except Exception as trouble:
+        error = trouble
+    stopped, ended_s = not world.over.done() and error is None, world.now()
+    reason = f"error: {error}" if error else "interrupted" if stopped else world.over.result()
+    await leave(world, server, reason, say)
+    complete = error is None and not stopped
+    summary = world.records.summary(ended_s, world.scheduler, complete, reason)
+    with contextlib.suppress(OSError):
+        run.dir.summary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return Ended(run.host.version, summary, stopped, error)
+
+
+async def _first_of(*ends: asyncio.Future[Any]) -> None:
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+
+
+# ---- putting it together -----------------------------------------------------------------------------
+
+
+def _found(setup: Setup, order: Order) -> RunDir | None:
+    """The run to go on with; None for a new one, for which there is room."""
+    if order.resume:
+        return run_dir.find(order.folder, setup.identity)
+    run_dir.check_free(order.folder)
+    return None
+
+
+def _opened(setup: Setup, order: Order, found: RunDir | None, say: Callable[[str], None]) -> _Run:
+    """Load what may be missing or damaged, then take the ledger, and only then write anything else."""
+    config = setup.config
+    verifier = Verifier(spec_of_task(config), processes=config.train.verifiers)
+    checkpoints = (found or RunDir(order.folder, "", 1)).checkpoints
     host = LearnerHost(
-        train_, setup.model_dir, config.rollout.max_tokens, run.checkpoints, config.run.staleness
+        config.train, setup.model_dir, config.rollout.max_tokens, checkpoints, config.run.staleness
     )
-    ledger, state, recovery = _ledger(run, host, resume)
-    store = SnapshotStore(run.snapshots, run.run_id, setup.model_files, keep=max(2, config.run.staleness + 1))
+    run = found or run_dir.begin(order.folder, order.config_text, setup.identity)
+    ledger = Ledger(run.ledger, run.run_id)
+    if found is None or (not host.checkpoints() and ledger.version == 0):
+        # Also where the life before ended before it had written anything.
+        host.save({"usd": 0.0})
+        return _Run(run, host, verifier, ledger, 0.0, None)
+    state = host.resume()
+    for trouble in host.passed_over:
+        say(f"passed over: {trouble}")
+    if host.version < setup.settings.total_steps:
+        run_dir.record(run, order.config_text, setup.identity)
+    return _Run(run, host, verifier, ledger, float(state.get("usd", 0.0)), ledger.recover(host.version))
+
+
+def _world(
+    setup: Setup,
+    run: _Run,
+    tokenizer: Any,
+    ends: tuple[int, ...],
+    show: Callable[[dict[str, Any]], None],
+    say: Callable[[str], None],
+) -> tuple[LiveWorld, SnapshotStore]:
+    config, train_, host, where = setup.config, setup.config.train, run.host, run.dir
+    keep = max(2, config.run.staleness + 1)
+    store = SnapshotStore(where.snapshots, where.run_id, setup.model_files, keep=keep)
     store.forget_above(host.version)
     size = float(sum(file.size for file in store.put(host.version, host.weights()).files))
     settings = replace(
-        setup.settings, full_snapshot_bytes=size, snapshot_bytes=size, prompts=verifier.task.size or 0
+        setup.settings, full_snapshot_bytes=size, snapshot_bytes=size, prompts=run.verifier.task.size or 0
     )
-    queue = LedgerQueue(ledger)
-    desk = Desk(
-        queue, verifier, tokenizer, host.vocab_size, config.rollout.max_tokens, judges=train_.verifiers
-    )
-    boards = run.path / "tensorboard"
-    records = Records(run.metrics, boards, setup.offers, settings.learner_usd_per_h, train_.wandb)
-    records.carried_usd = float(state.get("usd", 0.0))
-    log = RunLog(run.log, settings)
+    queue = LedgerQueue(run.ledger)
+    limit, judges = config.rollout.max_tokens, train_.verifiers
+    desk = Desk(queue, run.verifier, tokenizer, host.vocab_size, limit, judges)
+    prompts = PromptReader(run.verifier.task, tokenizer, train_.template, train_.max_prompt_tokens)
+    price, boards = settings.learner_usd_per_h, where.path / "tensorboard"
+    records = Records(where.metrics, boards, setup.offers, price, train_.wandb, host.version)
+    records.carried_usd = max(records.carried_usd, run.usd)
+    log = RunLog(where.log, settings)
     world = LiveWorld(
-        config, settings, setup.offers, host, queue, desk, store, records, log, verifier.task, tokenizer,
-        stop_tokens(tokenizer, setup.model_dir), show,
-    )  # fmt: skip
-    local = {pool.name: pool.local for pool in config.pool}
-    seats = [Seat(name, offer.pool, local[offer.pool]) for name, offer in setup.offers.items()]
-    world.hub = Hub(run.run_id, seats, train_.lease_s, world)
-    token = token or _kept_token(run)
-    api = LearnerApi(world.hub, world, store)
-    server = Server(make_app(api, token), train_.host, _port(run, train_.port), *setup.tls)
-    await server.start()
-    _keep(run, server.url, token)
-    world.processes = LocalProcesses(run.workers, server.url, token, world.exited)
-    say(f"learner at {server.url}, {run.path}, {len(seats)} workers on offer")
-    if not all(local.values()):
-        say(
-            f"workers join with: echo2 worker --join {server.url} --pool NAME --token $(cat {run.path}/token)"
-        )
-    interrupted = _signals()
-    error: BaseException | None = None
-    try:
-        world.begin(await _first_facts(world, recovery, host.version))
-        ends: list[asyncio.Future[Any]] = [world.over, interrupted]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        if world.over.done():
-            error = world.over.exception()
-    finally:
-        stopped, ended_s = interrupted.done(), world.now()
-        reason = _reason(world, stopped, error)
-        await _leave(world, server, reason, say)
-    complete = error is None and not stopped
-    summary = records.summary(ended_s, world.scheduler, complete, reason)
-    with contextlib.suppress(OSError):
-        run.summary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return Ended(summary, stopped, error)
+        config, settings, setup.offers, host, queue, desk, store, records, log, prompts, ends, show, say
+    )
+    return world, store
 
 
-async def _leave(world: LiveWorld, server: Server, reason: str, say: Callable[[str], None]) -> None:
-    """Tell everyone, let the running step end, write a checkpoint, close everything."""
-    world.hub.close(reason)
-    await world.stop()
-    stopping = asyncio.create_task(world.processes.stop_all())
-    if world.step_running():
-        assert world.stepping is not None
-        await asyncio.wait([world.stepping], timeout=STEP_S)
-    try:
-        if world.step_running():
-            say("the step that runs is given up; the last checkpoint stands")
+async def _serving(setup: Setup, run: RunDir, api: LearnerApi, token: str) -> Server:
+    """The HTTP server, up. Raises UserError for a port in use."""
+    train_, app = setup.config.train, make_app(api, token)
+    kept = 0 if train_.port else _kept_port(run)
+    # A port that was not asked for is taken again if it is free, for remote workers that know it.
+    for port in dict.fromkeys((train_.port or kept, train_.port)):
+        server = Server(app, train_.host, port, *setup.tls)
+        try:
+            await server.start()
+        except UserError as error:
+            if port == train_.port:
+                raise UserError(f"train.host = {train_.host!r}, train.port = {port}: {error}") from error
         else:
-            world.save_checkpoint()
-    except UserError as trouble:
-        say(f"no checkpoint: {trouble}")
-    await stopping
-    await server.stop()
-    now = world.now()
-    for meter in world.records.meters.values():
-        meter.stop(now)
-    world.desk.close()
-    world.close_log()
-    world.records.close()
-    if not world.step_running():
-        world.queue.close()
+            return server
+    raise AssertionError("unreachable: the last port is the one asked for")
 
 
-def _reason(world: LiveWorld, stopped: bool, error: BaseException | None) -> str:
-    if error is not None:
-        return f"error: {error}"
-    return "interrupted" if stopped else str(world.over.result()) if world.over.done() else "an error"
-
-
-def _ledger(run: RunDir, host: LearnerHost, resume: bool) -> tuple[Ledger, dict[str, Any], Recovery | None]:
-    """The ledger, the state kept with the checkpoint, and what is left to do of a stopped run."""
-    if not resume:
-        host.save({"usd": 0.0})
-        return Ledger(run.ledger, run.run_id), {}, None
-    state = host.resume()
-    ledger = Ledger(run.ledger, run.run_id)
-    return ledger, state, ledger.recover(host.version)
+def _greet(run: RunDir, url: str, token: str, seats: list[Seat], say: Callable[[str], None]) -> None:
+    (run.path / "url").write_text(url + "\n", encoding="utf-8")
+    file = run.path / "token"
+    file.touch(mode=0o600)
+    file.write_text(token + "\n", encoding="utf-8")
+    say(f"learner at {url}, {run.path}, {len(seats)} workers on offer")
+    if not all(seat.local for seat in seats):
+        say(f"workers join with: echo2 worker --join {url} --pool NAME --token $(cat {run.path}/token)")
 
 
 async def _first_facts(world: LiveWorld, recovery: Recovery | None, version: int) -> list[f.Fact]:
@@ -168,7 +252,7 @@ async def _first_facts(world: LiveWorld, recovery: Recovery | None, version: int
         rollouts = list(world.queue.ledger.rollouts(group_id=group_id))
         waiting = [rollout for rollout in rollouts if not rollout.judged]
         if waiting:
-            await world.desk.judge(waiting, {group_id: world.prompt(waiting[0].prompt)})
+            await world.desk.judge(waiting, {group_id: world.prompts.prompt(waiting[0].prompt)})
         first = rollouts[0]
         oldest = min(rollout.oldest_version for rollout in rollouts)
         tokens = sum(rollout.tokens for rollout in rollouts)
@@ -182,36 +266,13 @@ async def _first_facts(world: LiveWorld, recovery: Recovery | None, version: int
     return found
 
 
-def _signals() -> asyncio.Future[Any]:
-    """Done at the first SIGINT or SIGTERM; a second one ends the process at once."""
-    loop = asyncio.get_running_loop()
-    interrupted: asyncio.Future[Any] = loop.create_future()
-
-    def on_signal() -> None:
-        if interrupted.done():
-            sys.stderr.write("interrupted again: leaving at once\n")
-            raise SystemExit(130)
-        interrupted.set_result(None)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
-    return interrupted
-
-
 def _kept_token(run: RunDir) -> str:
     file = run.path / "token"
     return file.read_text(encoding="utf-8").strip() if file.is_file() else secrets.token_urlsafe(24)
 
 
-def _port(run: RunDir, port: int) -> int:
-    """The port asked for, else the one of the life before, so that remote workers find the learner again."""
-    with contextlib.suppress(OSError, ValueError):
-        return port or int((run.path / "url").read_text(encoding="utf-8").rsplit(":", 1)[1])
-    return port
-
-
-def _keep(run: RunDir, url: str, token: str) -> None:
-    (run.path / "url").write_text(url + "\n", encoding="utf-8")
-    file = run.path / "token"
-    file.touch(mode=0o600)
-    file.write_text(token + "\n", encoding="utf-8")
+def _kept_port(run: RunDir) -> int:
+    """The port of the life before; 0 where there was none."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int((run.path / "url").read_text(encoding="utf-8").rsplit(":", 1)[1])
+    return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,38 +56,64 @@ class RunDir:
         return self.path / ("log.jsonl" if self.life == 1 else f"log-{self.life}.jsonl")
 
 
-def begin(path: Path, config_text: str) -> RunDir:
-    """A new run. Raises UserError where one is already."""
+def check_free(path: Path) -> None:
+    """A new run may begin at `path`. Raises UserError where something is already; changes nothing."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(
             f"{path}: there is something already; go on with it by --resume, or choose another --out"
         )
+
+
+def begin(path: Path, config_text: str, identity: Mapping[str, Any]) -> RunDir:
+    """Make the folder of a new run. Raises UserError where one is already, or nothing can be written."""
+    check_free(path)
     run = RunDir(path, f"run-{secrets.token_hex(6)}", 1)
     try:
         for folder in (path, run.checkpoints, run.snapshots, run.workers):
             folder.mkdir(parents=True, exist_ok=True)
-        (path / "config.toml").write_text(config_text, encoding="utf-8")
-        _write_state(run)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}); choose another --out") from error
+    record(run, config_text, identity)
     return run
 
 
-def resume(path: Path, config_text: str) -> RunDir:
-    """Go on with the run at `path`, with the configuration as it is now."""
+def find(path: Path, identity: Mapping[str, Any]) -> RunDir:
+    """The next life of the run at `path`; changes nothing, for another learner may be at work there.
+
+    Raises UserError where there is no run, and for a configuration of another run than this.
+    """
     try:
         state: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
         run = RunDir(path, str(state["run_id"]), int(state["life"]) + 1)
+        kept = dict(state.get("identity", {}))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path}: no run to resume is there (run.json: {error}); start it without --resume"
         ) from error
-    (path / "config.toml").write_text(config_text, encoding="utf-8")
-    _write_state(run)
+    for key, now in identity.items():
+        if key in kept and kept[key] != now:
+            raise UserError(
+                f"{_difference(key, kept[key], now)} the run in {path} was started with; a run keeps it for "
+                "all its life: set it back, or start another run with another --out"
+            )
     return run
 
 
-def _write_state(run: RunDir) -> None:
+def record(run: RunDir, config_text: str, identity: Mapping[str, Any]) -> None:
+    """Write the configuration and the state of this life; for whoever holds the ledger's lock."""
+    state = {"run_id": run.run_id, "life": run.life, "identity": dict(identity)}
     part = run.path / "run.json.part"
-    part.write_text(json.dumps({"run_id": run.run_id, "life": run.life}) + "\n", encoding="utf-8")
-    part.replace(run.path / "run.json")
+    try:
+        (run.path / "config.toml").write_text(config_text, encoding="utf-8")
+        part.write_text(json.dumps(state) + "\n", encoding="utf-8")
+        part.replace(run.path / "run.json")
+    except OSError as error:
+        raise UserError(
+            f"{run.path}: cannot be written ({error.strerror}); free some space or check its rights"
+        ) from error
+
+
+def _difference(key: str, was: object, now: object) -> str:
+    if key == "train.model":
+        return "train.model: its configuration and tokenizer files are not those that"
+    return f"{key} = {now!r} is not the {was!r} that"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 from dataclasses import dataclass, replace
@@ -30,6 +31,21 @@ class Setup:
     settings: SchedulerSettings
     tls: tuple[Path | None, Path | None]
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a run keeps for all its lives, by configuration key; the model by its files beside weights."""
+        digest = hashlib.sha256()
+        for file in self.model_files:
+            digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+        config = self.config
+        return {
+            "train.model": digest.hexdigest(),
+            "train.task": config.train.task,
+            "train.task_options": json.loads(json.dumps(config.train.task_options)),
+            "batch.group_size": config.batch.group_size,
+            "seed": config.seed,
+        }
+
 
 def check_setup(built: Scenario, settings: SchedulerSettings, base_dir: Path) -> Setup:
     """Refuse what cannot run, before a model is loaded: UserError naming the key and the fix."""
@@ -57,12 +73,14 @@ def check_setup(built: Scenario, settings: SchedulerSettings, base_dir: Path) ->
             f"train.model = {config.train.model!r}: there is no directory {model_dir}; give one that "
             "save_pretrained wrote"
         )
+    model_files = model_files_of(model_dir)
+    _check_context(config, model_dir)
     # In this issue's transport every worker fetches from the learner itself.
     offers = {offer.worker_id: replace(offer, can_relay=False) for offer in built.problem.offers}
     return Setup(
         config=config,
         model_dir=model_dir,
-        model_files=model_files_of(model_dir),
+        model_files=model_files,
         offers=offers,
         settings=replace(settings, topologies=("star",)),
         tls=_tls(config.train, base_dir),
@@ -76,7 +94,36 @@ def _tls(train: Train, base_dir: Path) -> tuple[Path | None, Path | None]:
         raise UserError(f"train.{alone} = {getattr(train, alone)!r}: needs train.{other} beside it")
     if train.tls_cert is None or train.tls_key is None:
         return None, None
+    for name, file in (("tls_cert", train.tls_cert), ("tls_key", train.tls_key)):
+        if not (base_dir / file).is_file():
+            raise UserError(f"train.{name} = {file!r}: there is no file {base_dir / file}; give a PEM file")
     return base_dir / train.tls_cert, base_dir / train.tls_key
+
+
+def _check_context(config: Config, model_dir: Path) -> None:
+    """Prompt and completion must fit into what the model can attend to, where it says what that is."""
+    limit = _json_of(model_dir / "config.json").get("max_position_embeddings")
+    prompt, completion = config.train.max_prompt_tokens, config.rollout.max_tokens
+    if isinstance(limit, int) and prompt + completion > limit:
+        raise UserError(
+            f"train.max_prompt_tokens = {prompt} and rollout.max_tokens = {completion} make a context of "
+            f"{prompt + completion} tokens, but the model at {model_dir} takes {limit}; lower one of them"
+        )
+
+
+def _json_of(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{file}: cannot be read ({error}); save the model anew with save_pretrained"
+        ) from error
+    return found if isinstance(found, dict) else {}
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, its type where it has none."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def load_tokenizer(model_dir: Path) -> Any:
@@ -85,8 +132,8 @@ def load_tokenizer(model_dir: Path) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # the tokenizers library raises nothing more special
+        reason = first_line(error)
         raise UserError(
             f"train.model = {str(model_dir)!r}: no tokenizer can be loaded ({reason}); save one there with "
             "save_pretrained"
@@ -98,7 +145,7 @@ def stop_tokens(tokenizer: Any, model_dir: Path) -> tuple[int, ...]:
     found = {tokenizer.eos_token_id}
     file = model_dir / "generation_config.json"
     if file.is_file():
-        ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+        ids = _json_of(file).get("eos_token_id")
         found |= set(ids if isinstance(ids, list) else [ids])
     tokens = tuple(sorted(token for token in found if token is not None))
     if not tokens:

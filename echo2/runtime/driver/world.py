@@ -22,7 +22,6 @@ from echo2.policy import facts as f
 from echo2.policy.links import LEARNER
 from echo2.policy.scheduler import Scheduler
 from echo2.policy.settings import SchedulerSettings
-from echo2.runtime.data.encode import encode_prompt
 from echo2.runtime.data.rollout import Rollout
 from echo2.runtime.data.task import Prompt
 from echo2.runtime.driver import hub as h
@@ -30,6 +29,7 @@ from echo2.runtime.driver.desk import Desk, OpenGroup
 from echo2.runtime.driver.learner_host import LearnerHost, Step
 from echo2.runtime.driver.ledger_queue import LedgerQueue
 from echo2.runtime.driver.processes import LocalProcesses
+from echo2.runtime.driver.prompts import BrokenTaskError, PromptReader
 from echo2.runtime.driver.records import Records
 from echo2.runtime.rollout.request import group_seed
 from echo2.runtime.transport import messages as m
@@ -37,6 +37,7 @@ from echo2.runtime.transport.snapshot import SnapshotStore
 from echo2.sim.log import RunLog
 
 STOP_S = 30.0
+REASON_CHARS = 500
 TICK_S = 0.5
 
 
@@ -57,20 +58,21 @@ class LiveWorld:
         store: SnapshotStore,
         records: Records,
         log: RunLog,
-        task: Any,
-        tokenizer: Any,
+        prompts: PromptReader,
         stop_token_ids: tuple[int, ...],
         show: Callable[[dict[str, Any]], None],
+        say: Callable[[str], None],
     ) -> None:
         self.scheduler = Scheduler(settings)
         self.settings, self.config = settings, config
         self.offers, self.host, self.queue, self.desk, self.store = offers, host, queue, desk, store
-        self.records = records
+        self.records, self.prompts = records, prompts
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.progress_s = 0.0
-        self.stepping: asyncio.Future[Step] | None = None
+        self.stepping: asyncio.Task[None] | None = None
+        self.leaving = False
         self._began = time.monotonic()
-        self._log, self._task, self._tokenizer, self._show = log, task, tokenizer, show
+        self._log, self._show, self._say = log, show, say
         self._stop_token_ids = stop_token_ids
         self._pools = {pool.name: pool for pool in config.pool}
         self._inbox: deque[f.Fact] = deque()
@@ -78,6 +80,7 @@ class LiveWorld:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._snapshots: dict[int, asyncio.Future[m.Manifest]] = {}
+        self._why_left: dict[str, str] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="echo2-learner")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="echo2-snapshot")
         self._up_since_s: dict[str, float] = {}
@@ -102,7 +105,12 @@ class LiveWorld:
         return time.monotonic() - self._began
 
     def tell(self, fact: f.Fact) -> None:
-        """Give a fact to the scheduler and carry out its decisions."""
+        """Give a fact to the scheduler and carry out its decisions.
+
+        Once the run is left, only a step that ends is told, for the log; nothing is begun any more.
+        """
+        if self.leaving and not isinstance(fact, f.StepFinished):
+            return
         self._inbox.append(fact)
         if self._carrying:
             return
@@ -111,13 +119,21 @@ class LiveWorld:
             while self._inbox and not self.over.done():
                 fact = self._inbox.popleft()
                 answers = self.scheduler.observe(fact)
-                self._log.write(fact, answers)
-                for answer in answers:
+                self._write_log(fact, answers)
+                for answer in () if self.leaving else answers:
                     self._carry[type(answer)](answer)
         except Exception as error:
             self.fail(error)
         finally:
             self._carrying = False
+
+    def _write_log(self, fact: f.Fact, answers: list[d.Decision]) -> None:
+        try:
+            self._log.write(fact, answers)
+        except OSError as error:
+            raise UserError(
+                f"the run's log cannot be written ({error.strerror}); free some space and go on with --resume"
+            ) from error
 
     def begin(self, facts: list[f.Fact]) -> None:
         """Offer the local workers and start the run; `facts` are the recovered groups and the start."""
@@ -134,38 +150,39 @@ class LiveWorld:
             self.over.set_exception(error)
 
     async def stop(self) -> None:
-        """Nothing new from now on; what is being written is finished."""
+        """Nothing new from now on; what is being written, and the step that runs, may end."""
+        self.leaving = True
         for timer in self._timers.values():
             timer.cancel()
-        for task in self._tasks:
+        ending = [task for task in self._tasks if task is not self.stepping]
+        for task in ending:
             task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         await self.queue.settled()
 
-    def prompt(self, ordinal: int) -> Prompt:
-        """The task's prompt of an ordinal."""
-        prompt: Prompt = self._task.prompt(ordinal)
-        return prompt
-
-    def close_log(self) -> None:
-        """End the log of facts and decisions."""
+    def close(self) -> None:
+        """End the log and the threads; one that is at work still is not waited for."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._writer.shutdown(wait=False, cancel_futures=True)
         self._log.close()
 
     def step_running(self) -> bool:
         """Whether the learner's thread is at work."""
         return self.stepping is not None and not self.stepping.done()
 
-    def save_checkpoint(self) -> float:
-        """Write a checkpoint of the learner as it is. Blocking; not while a step runs."""
-        return self.host.save(self._state())
+    async def save_checkpoint(self) -> float:
+        """Write a checkpoint of the learner as it is; not while a step runs. Raises UserError."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.host.save, self._state())
 
     def _state(self) -> dict[str, Any]:
         usd = sum(self.records.usd(self.now()).values()) + self.records.carried_usd
         return {"usd": usd, "run_id": self.hub.run_id}
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -190,9 +207,10 @@ class LiveWorld:
         seats = self.hub.seats.values()
         there = sum(seat.present for seat in seats)
         up = sum(seat.state == h.UP for seat in seats)
+        causes = "".join(f"; {name} left: {cause}" for name, cause in list(self._why_left.items())[-3:])
         return (
             f"the learner waits for {self.scheduler.waiting_for()}, {up} workers are up, {there} of "
-            f"{len(self.hub.seats)} are there, {len(self.desk.open)} groups are open"
+            f"{len(self.hub.seats)} are there, {len(self.desk.open)} groups are open{causes}"
         )
 
     # ---- workers (hub.Happenings) ----------------------------------------------------------------
@@ -206,9 +224,12 @@ class LiveWorld:
 
     def gone(self, seat: h.Seat, cause: str) -> None:
         """The process that held a seat is gone."""
-        if not seat.local:
-            self.tell(f.OfferWithdrawn(self.now(), seat.worker_id, cause))
-        self._left(seat, cause)
+        if seat.local:
+            self._left(seat, cause)
+            return
+        self.tell(f.OfferWithdrawn(self.now(), seat.worker_id, cause))
+        # A machine that goes is no failed start: when it comes back it is used at once.
+        self._left(seat, cause, "preempted")
 
     def exited(self, worker_id: str, cause: str) -> None:
         """A local process ended by itself."""
@@ -254,26 +275,42 @@ class LiveWorld:
         holds = report.version if proven else -1
         self.tell(f.WorkerJoined(now, seat.worker_id, seat.incarnation, holds))
 
-    def _left(self, seat: h.Seat, cause: str) -> None:
-        """The start that was under way, or up, is over; it is paid for no more."""
+    def _left(self, seat: h.Seat, cause: str, kind: str = "") -> None:
+        """The start that was under way, or up, is over; it is paid for no more.
+
+        `kind` is what the scheduler is told where that is not the cause itself.
+        """
         if seat.state == h.STANDBY:
             return
+        if seat.state == h.STARTING and seat.local and self.processes.returning(seat.worker_id):
+            return  # it is the process before that has gone, and the new one comes now
         stopped = seat.state == h.STOPPING
         seat.state = h.STANDBY
         now = self.now()
         self.records.meters[seat.worker_id].stop(now)
         if not stopped:
             self.records.preemptions += 1
-        self.tell(f.WorkerLeft(now, seat.worker_id, seat.incarnation, "stopped" if stopped else cause))
+            self._lost(seat, cause)
+        told = "stopped" if stopped else kind or cause
+        self.tell(f.WorkerLeft(now, seat.worker_id, seat.incarnation, told))
+
+    def _lost(self, seat: h.Seat, cause: str) -> None:
+        """Say that a worker is lost, and why: its own log is on another screen, or in a file."""
+        if self.leaving:
+            return
+        self._why_left.pop(seat.worker_id, None)
+        self._why_left[seat.worker_id] = cause
+        self._say(f"worker {seat.worker_id} is lost: {cause}")
 
     def _start_worker(self, decision: d.StartWorker) -> None:
         seat = self.hub.seats[decision.worker_id]
         seat.incarnation += 1
         seat.state = h.STARTING
         self.records.meters[seat.worker_id].start(self.now())
-        if seat.present:
+        if seat.present and not (seat.local and not self.processes.stays(seat.worker_id)):
             self._send_start(seat)
         elif seat.local:
+            # One that runs without a seat says hello soon; one that leaves is waited for.
             try:
                 self.processes.start(seat.worker_id, self._pools[seat.pool], self._options(seat.worker_id))
             except OSError as error:
@@ -312,16 +349,21 @@ class LiveWorld:
             return
         seat.state = h.STOPPING
         if not seat.present:
+            if seat.local:
+                self.processes.kill(seat.worker_id)
             self._left(seat, "stopped")
             return
-        self.hub.post(seat.worker_id, m.Stop(reason=decision.reason))
+        self.hub.post(seat.worker_id, m.Stop(reason=decision.reason[:REASON_CHARS]))
         if seat.local:
-            self.hub.post(seat.worker_id, m.Exit(reason=decision.reason))
+            self.hub.post(seat.worker_id, m.Exit(reason=decision.reason[:REASON_CHARS]))
+            self.processes.leave(seat.worker_id)
         self._spawn(self._stop_deadline(seat, seat.incarnation))
 
     async def _stop_deadline(self, seat: h.Seat, incarnation: int) -> None:
         await asyncio.sleep(STOP_S)
         if seat.incarnation == incarnation and seat.state == h.STOPPING:
+            if seat.local:
+                self.processes.kill(seat.worker_id)
             self.hub.release(seat, f"it has not stopped within {STOP_S:g} s")
 
     # ---- rollouts --------------------------------------------------------------------------------
@@ -329,9 +371,9 @@ class LiveWorld:
     def _start_group(self, decision: d.StartGroup) -> None:
         self.records.metrics.dispatched_rollouts += decision.rollouts
         try:
-            prompt = self._task.prompt(decision.prompt)
-            limit = self.config.train.max_prompt_tokens
-            ids = encode_prompt(self._tokenizer, prompt, self.config.train.template, limit)
+            prompt, ids = self.prompts.encoded(decision.prompt)
+        except BrokenTaskError:
+            raise
         except UserError as error:
             self.tell(f.GroupFailed(self.now(), decision.worker_id, decision.group_id, str(error)))
             return
@@ -380,7 +422,7 @@ class LiveWorld:
         verdicts, accepted, broken = await self.desk.take(seat.worker_id, upload, newest)
         for group_id, cause in broken.items():
             self.tell(f.GroupFailed(self.now(), seat.worker_id, group_id, f"refused at the door: {cause}"))
-        if accepted:
+        if accepted and not self.leaving:
             prompts = {
                 rollout.group_id: group.prompt
                 for rollout in accepted
@@ -406,16 +448,17 @@ class LiveWorld:
     def _train(self, decision: d.TrainStep) -> None:
         for group_id in decision.group_ids:
             self.desk.open.pop(group_id, None)
-        self._spawn(self._step(decision))
+        self.stepping = self._spawn(self._step(decision))
 
     async def _step(self, decision: d.TrainStep) -> None:
         began = time.monotonic()
-        publish = (decision.version + 1) % self.settings.publish_period == 0
+        version = decision.version + 1
+        publish = version % self.settings.publish_period == 0 and version < self.settings.total_steps
         loop = asyncio.get_running_loop()
-        job = self.stepping = loop.run_in_executor(self._thread, self._work, decision, publish)
-        step = await asyncio.shield(job)
-        if step.weights is not None:
-            self._snapshots[step.metrics.version] = self.write_snapshot(step.metrics.version, step.weights)
+        step = await loop.run_in_executor(self._thread, self._work, decision, publish)
+        if step.weights is not None and not self.leaving:
+            await self._written()
+            self._snapshots[version] = self.write_snapshot(version, step.weights)
         train_s = time.monotonic() - began
         size = self.settings.snapshot_bytes if publish else 0.0
         now = self.progress_s = self.now()
@@ -436,7 +479,16 @@ class LiveWorld:
     def write_snapshot(self, version: int, weights: Mapping[str, Any]) -> asyncio.Future[m.Manifest]:
         """Cut a version into chunks, in a thread."""
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._writer, self.store.put, version, weights)
+        writing = loop.run_in_executor(self._writer, self.store.put, version, weights)
+        # Whoever waits for it raises its error; when the run ends first, nobody does.
+        writing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return writing
+
+    async def _written(self) -> None:
+        """Wait for the snapshots that are being written: no more than one copy of the weights waits."""
+        for version, writing in list(self._snapshots.items()):
+            await asyncio.shield(writing)
+            self._snapshots.pop(version, None)
 
     def _publish(self, decision: d.PublishSnapshot) -> None:
         self._spawn(self._order_fetches(decision.version, decision.plan.order))
@@ -472,5 +524,8 @@ class LiveWorld:
         self.tell(f.TimerFired(self.now(), name))
 
     def _finish(self, decision: d.FinishRun) -> None:
+        left_out = self.prompts.trouble()
+        if left_out and not self.prompts.asked:
+            self.fail(UserError(f"{decision.reason}, but {left_out}: train.max_prompt_tokens is too low"))
         if not self.over.done():
-            self.over.set_result(decision.reason)
+            self.over.set_result(f"{decision.reason}; {left_out}" if left_out else decision.reason)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from echo2.errors import UserError
 from echo2.runtime.transport import messages as m
@@ -19,6 +20,9 @@ from echo2.runtime.transport.receive import SnapshotReceiver
 from echo2.runtime.transport.shaping import UNSHAPED, ShapedLink
 from echo2.runtime.worker.agent import Agent, AgentLimits
 from echo2.runtime.worker.engines import SimulatedProfile, check_engine, make_engine
+
+if TYPE_CHECKING:
+    from echo2.runtime.rollout.openai_engine import EndpointSettings
 
 CALL_GIVE_UP_S = 20.0
 """Longest one message is tried by the client before the session takes stock."""
@@ -51,6 +55,7 @@ class WorkerSettings:
     link: LinkSettings = field(default_factory=LinkSettings)
     limits: AgentLimits = field(default_factory=AgentLimits)
     profile: SimulatedProfile = field(default_factory=SimulatedProfile)
+    endpoint: EndpointSettings | None = None
 
 
 @asynccontextmanager
@@ -65,7 +70,7 @@ async def opened(settings: WorkerSettings) -> AsyncIterator[Agent]:
             yield Agent(
                 client,
                 SnapshotReceiver(client, directory / "snapshots"),
-                partial(make_engine, settings.engine, profile=settings.profile),
+                partial(make_engine, settings.engine, profile=settings.profile, endpoint=settings.endpoint),
                 hello,
                 settings.limits,
             )

@@ -6,11 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from echo2.errors import UserError
 from echo2.runtime.rollout.engine import Engine, SwapMode
 
-ENGINES = ("vllm", "transformers", "simulated")
+if TYPE_CHECKING:
+    from echo2.runtime.rollout.openai_engine import EndpointSettings
+
+ENGINES = ("vllm", "transformers", "openai", "simulated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,16 @@ def check_engine(kind: str) -> None:
             )
 
 
-def make_engine(kind: str, order: EngineOrder, profile: SimulatedProfile | None = None) -> Engine:
+def make_engine(
+    kind: str,
+    order: EngineOrder,
+    profile: SimulatedProfile | None = None,
+    endpoint: EndpointSettings | None = None,
+) -> Engine:
     """An engine, not started yet. Raises UserError as `check_engine` does, or for a bad model directory."""
     check_engine(kind)
+    if kind == "openai":
+        return _openai(order, endpoint)
     if kind == "vllm":
         from echo2.runtime.rollout.vllm_engine import VllmEngine, VllmSettings
 
@@ -69,6 +80,16 @@ def make_engine(kind: str, order: EngineOrder, profile: SimulatedProfile | None 
     if kind == "transformers":
         return _transformers(order)
     return _simulated(order, profile or SimulatedProfile())
+
+
+def _openai(order: EngineOrder, endpoint: EndpointSettings | None) -> Engine:
+    from echo2.runtime.rollout.openai_engine import OpenaiEngine
+
+    if endpoint is None:
+        raise UserError("engine 'openai' drives an endpoint; give --endpoint and --endpoint-weights")
+    return OpenaiEngine(
+        endpoint, order.model, order.version, order.slots, order.context_tokens, swap=order.swap
+    )
 
 
 def _transformers(order: EngineOrder) -> Engine:

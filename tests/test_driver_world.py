@@ -1,0 +1,219 @@
+"""The live world's handling of workers that come, go and die, told to the scheduler in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from driver_kit import hello
+from live_run import write_config
+
+from echo2.config import load
+from echo2.policy import decisions as d
+from echo2.policy import facts as f
+from echo2.policy.planner import plan_run, settings_for
+from echo2.runtime.driver import hub as h
+from echo2.runtime.driver.records import Records
+from echo2.runtime.driver.world import LiveWorld
+from echo2.runtime.transport import messages as m
+from echo2.scenario import build
+
+
+class Processes:
+    """Notes what is started and killed; `gone` and `staying` are set by the test."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+        self.leaving: set[str] = set()
+        self.again: set[str] = set()
+
+    def stays(self, name: str) -> bool:
+        return ("start", name) in self.done and name not in self.leaving
+
+    def returning(self, name: str) -> bool:
+        return name in self.again
+
+    def start(self, name: str, pool: Any, extra: list[str]) -> None:
+        self.done.append(("start", name))
+        if name in self.leaving:
+            self.again.add(name)
+
+    def leave(self, name: str) -> None:
+        self.leaving.add(name)
+
+    def kill(self, name: str) -> None:
+        self.done.append(("kill", name))
+        self.leave(name)
+
+
+class Log:
+    """A log in memory."""
+
+    def __init__(self) -> None:
+        self.facts: list[f.Fact] = []
+
+    def write(self, fact: f.Fact, answers: list[d.Decision]) -> None:
+        self.facts.append(fact)
+
+
+class World:
+    """A live world without learner, ledger and tasks, and what has reached it."""
+
+    def __init__(self, folder: Path, local: bool) -> None:
+        loaded = load(write_config(folder, local=local))
+        built = build(loaded.config, loaded.base_dir)
+        settings = settings_for(built.problem, plan_run(built.problem))
+        offers = {offer.worker_id: offer for offer in built.problem.offers}
+        self.name = next(iter(offers))
+        self.log, self.processes, self.said = Log(), Processes(), list[str]()
+        records = Records(folder / "metrics.jsonl", folder / "boards", offers, 1.0, None)
+        nothing: Any = None
+        self.live = LiveWorld(
+            loaded.config, settings, offers, nothing, nothing, nothing, nothing, records,
+            self.log, nothing, (1,), nothing, self.said.append,
+        )  # type: ignore[arg-type]  # fmt: skip
+        self.hub = self.live.hub = h.Hub("run-1", [h.Seat(self.name, "w", local)], 30.0, self.live)
+        self.live.processes = self.processes  # type: ignore[assignment]
+        self.seat = self.hub.seats[self.name]
+
+    def orders(self) -> list[str]:
+        """Kinds of the orders that wait for the worker."""
+        return [order.order.kind for order in self.seat.orders]
+
+    def told(self) -> list[str]:
+        """What the scheduler was told of coming and going; a loss with its cause."""
+        return [
+            f"WorkerLeft: {fact.cause}" if isinstance(fact, f.WorkerLeft) else type(fact).__name__
+            for fact in self.log.facts
+        ]
+
+    def start(self) -> None:
+        self.live._start_worker(d.StartWorker(0.0, self.name, "test", 0.0))
+
+    def stop(self) -> None:
+        self.live._stop_worker(d.StopWorker(0.0, self.name, "test", 0.0))
+
+    def greet(self, session: str) -> str:
+        """A process says hello; its lease."""
+        named = self.name if self.seat.local else None
+        return self.hub.hello(hello(session, "w", named), "here").lease
+
+
+def within(folder: Path, story: Callable[[World], Awaitable[None] | None], local: bool = True) -> None:
+    async def run() -> None:
+        world = World(folder, local)
+        if (waiting := story(world)) is not None:
+            await waiting
+        if not world.live.leaving:
+            world.live.queue = _Settled()  # type: ignore[assignment]
+            await world.live.stop()
+
+    asyncio.run(run())
+
+
+class _Settled:
+    async def settled(self) -> None:
+        return
+
+
+def test_a_process_that_dies_before_it_has_come_is_told_once(tmp_path: Path) -> None:
+    """Between start and hello, a death is a loss with its cause; the seat is free for the next start."""
+
+    def story(world: World) -> None:
+        world.start()
+        world.live.exited(world.name, "its process ended with code 2")
+        world.live.exited(world.name, "told again")
+        assert world.told() == ["WorkerLeft: its process ended with code 2"]
+        assert world.seat.state == h.STANDBY and len(world.said) == 1
+
+    within(tmp_path, story)
+
+
+def test_a_start_sends_its_order_to_whoever_comes(tmp_path: Path) -> None:
+    """The order to start waits for the hello, and a repeated hello doesn't send it twice."""
+
+    def story(world: World) -> None:
+        world.start()
+        world.greet("session-1")
+        world.greet("session-1")
+        assert world.orders() == ["start"] and world.seat.state == h.STARTING
+
+    within(tmp_path, story)
+
+
+def test_a_start_during_the_leave_is_not_lost(tmp_path: Path) -> None:
+    """Started again while its old process leaves, a worker waits for that end, which is no loss."""
+
+    def story(world: World) -> None:
+        world.start()
+        lease = world.greet("session-1")
+        world.stop()
+        world.hub.reports(lease, m.Reports(incarnation=1, reports=(m.Down(cause="stopped"),)))
+        assert world.told() == ["WorkerLeft: stopped"] and world.orders() == ["start", "stop", "exit"]
+        world.start()
+        assert world.orders() == ["start", "stop", "exit"], "nothing is ordered from one that leaves"
+        world.hub.leave(lease, m.Leave(cause="test"))
+        world.live.exited(world.name, "its process ended with code 0")
+        assert world.told() == ["WorkerLeft: stopped"] and world.seat.state == h.STARTING
+        world.processes.again.clear()
+        world.greet("session-2")
+        assert world.orders() == ["start"] and world.seat.incarnation == 2
+
+    within(tmp_path, story)
+
+
+def test_a_stop_before_the_hello_ends_the_process(tmp_path: Path) -> None:
+    """A worker stopped before it has come is gone at once, and its process with it."""
+
+    def story(world: World) -> None:
+        world.start()
+        world.stop()
+        assert world.processes.done == [("start", world.name), ("kill", world.name)]
+        assert world.told() == ["WorkerLeft: stopped"]
+
+    within(tmp_path, story)
+
+
+def test_a_remote_worker_that_goes_may_come_back(tmp_path: Path) -> None:
+    """A remote process that goes withdraws its offer with the cause, and is no failed start."""
+
+    def story(world: World) -> None:
+        lease = world.greet("session-1")
+        world.start()
+        world.hub.leave(lease, m.Leave(cause="signal SIGINT"))
+        world.greet("session-2")
+        assert world.told() == ["WorkerOffered", "OfferWithdrawn", "WorkerLeft: preempted", "WorkerOffered"]
+        assert world.said == [f"worker {world.name} is lost: signal SIGINT"]
+
+    within(tmp_path, story, local=False)
+
+
+def test_nothing_is_begun_while_the_run_is_left(tmp_path: Path) -> None:
+    """After the stop, what workers still say neither reaches the scheduler nor starts anything."""
+
+    async def story(world: World) -> None:
+        world.start()
+        world.greet("session-1")
+        world.live.queue = _Settled()  # type: ignore[assignment]
+        await world.live.stop()
+        world.live.exited(world.name, "its process ended with code 0")
+        world.live.tell(f.WorkerOffered(world.live.now(), world.live.offers[world.name]))
+        assert world.told() == [] and world.said == []
+
+    within(tmp_path, story)
+
+
+def test_times_of_facts_never_go_back(tmp_path: Path) -> None:
+    """Facts that arise while others are carried out keep their order and their time."""
+
+    def story(world: World) -> None:
+        for life in range(20):
+            world.start()
+            world.greet(f"session-{life}")
+            world.hub.release(world.seat, "test")
+        times = [fact.t_s for fact in world.log.facts]
+        assert times == sorted(times) and len(times) == 20
+
+    within(tmp_path, story)
