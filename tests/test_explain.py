@@ -58,3 +58,32 @@ def test_periods_that_were_not_tried_are_not_judged(S: int, kappa: int, said: st
     """The alternative says so where no other period was tried."""
     answers = plan_run(problem(staleness_bound=S, publish_period=kappa)).answers
     assert said in next(answer for answer in answers if answer.startswith("Alternative"))
+
+
+def infeasible(**changes: Any) -> tuple[InfeasibleError, Any]:
+    """The answer for a snapshot that takes many steps to arrive, and the smallest S that it names."""
+    with pytest.raises(InfeasibleError) as error:
+        plan_run(problem(snapshot_bytes=3e11, full_snapshot_bytes=3e11, **changes))
+    return error.value, error.value.facts["smallest_feasible_S"]
+
+
+def test_the_named_staleness_bound_is_accepted_when_typed() -> None:
+    """The smallest S of an infeasible answer makes a plan, and is the smallest that does."""
+    _, smallest = infeasible(staleness_bound=3)
+    assert smallest is not None and 20 <= smallest <= 70
+    plan = plan_run(problem(staleness_bound=smallest, snapshot_bytes=3e11, full_snapshot_bytes=3e11))
+    assert plan.regime == "overlap" and plan.learner_utilisation >= 0.95
+    assert infeasible(staleness_bound=smallest - 1)[1] == smallest
+
+
+def test_the_message_of_an_infeasible_plan_is_whole_sentences() -> None:
+    """It says what breaks and by how much, each remedy stands by itself, and nothing dangles."""
+    error, smallest = infeasible(staleness_bound=3)
+    text = str(error)
+    assert f"smallest feasible S is {smallest}" in text
+    assert "so would" not in text and ".." not in text and ";;" not in text
+    assert text.endswith("or accept an idle learner with best_effort = true in [run]")
+    remedies = error.facts["remedies"]
+    assert isinstance(remedies, list) and all(remedy in text for remedy in remedies)
+    for remedy in remedies[1:]:
+        assert remedy.endswith("would do"), remedy

@@ -6,6 +6,7 @@ Called by `provision` and `serial` before a run and by `publication` while it la
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,7 +27,20 @@ class PlanMemory:
     def __init__(self, rules: ChunkRules = DEFAULT_RULES) -> None:
         self._rules = rules
         self.steady: dict[tuple[object, ...], SteadyState] = {}
+        self._kinds: dict[int, tuple[Sequence[WorkerOffer], dict[str, int], list[WorkerOffer]]] = {}
         self._plans: dict[tuple[object, ...], tuple[BroadcastPlan, ...]] = {}
+
+    def kinds(self, offers: Sequence[WorkerOffer]) -> tuple[dict[str, int], list[WorkerOffer]]:
+        """(the kind of each worker, an offer of each kind): what differs in its name alone is alike."""
+        known = self._kinds.get(id(offers))
+        if known is None or known[0] is not offers:
+            index: dict[WorkerOffer, int] = {}
+            named = sorted(offers, key=lambda offer: offer.worker_id)
+            kinds = {
+                offer.worker_id: index.setdefault(replace(offer, worker_id=""), len(index)) for offer in named
+            }
+            known = self._kinds[id(offers)] = (offers, kinds, list(index))
+        return known[1], known[2]
 
     def candidates(
         self,

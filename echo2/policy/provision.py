@@ -29,6 +29,8 @@ MAX_ROUNDS = 8
 # Kinds of workers left out at most, one after another, while that makes the plan cheaper.
 MOST_LEFT_OUT = 3
 LEAST_GAIN = 1e-4
+# Workers of a kind beyond what covers the need at this part of their rate are not considered.
+LEAST_PART = 0.1
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,28 @@ class _Search:
         self.links, self.demand, self.rule = links, demand, rule
         self.topologies, self.memory = topologies, memory
         self.offers = {offer.worker_id: offer for offer in offers}
-        index: dict[WorkerOffer, int] = {}
-        same = {w: replace(offer, worker_id="") for w, offer in self.offers.items()}
-        self.kinds = {w: index.setdefault(kind, len(index)) for w, kind in sorted(same.items())}
-        self.kind_offers = list(index)
+        self.kinds, self.kind_offers = memory.kinds(offers)
+        self.considered = self._enough_of_each()
         alone = [links.solo_s(kind, demand.snapshot_bytes) for kind in self.kind_offers]
         self.solo = {w: alone[kind] for w, kind in self.kinds.items()}
         self.direct = _direct_egress(offers, links, demand)
         self.tried: set[int] = set()
         self.hopeful = True
+
+    def _enough_of_each(self) -> dict[str, WorkerOffer]:
+        """Of each kind as many as cover the need if only `LEAST_PART` of what they make counts."""
+        if self.rule != "cost":
+            return self.offers
+        left = [
+            math.ceil(self.demand.rollouts_per_s / LEAST_PART / max(kind.rollouts_per_s, 1e-12))
+            for kind in self.kind_offers
+        ]
+        enough = {}
+        for w, offer in self.offers.items():
+            if left[self.kinds[w]] > 0:
+                left[self.kinds[w]] -= 1
+                enough[w] = offer
+        return enough
 
     def effects(self, times: Mapping[str, float]) -> dict[str, Effect]:
         """What each worker is worth when a snapshot takes it so long."""
@@ -155,7 +170,7 @@ class _Search:
         times, egress = self.solo, self.direct
         seen: dict[tuple[str, ...], Provision] = {}
         last: tuple[str, ...] | None = None
-        for round_ in range(1, MAX_ROUNDS + 1):
+        for round_ in range(1, (MAX_ROUNDS // 2 if left_out else MAX_ROUNDS) + 1):
             effects = self.effects(times)
             picked = self._select(effects, egress, left_out)
             chosen = tuple(sorted(picked.chosen))
@@ -180,7 +195,7 @@ class _Search:
     ) -> Activation:
         options = [
             Candidate(w, cost_usd_per_h(offer, egress[w], self.demand), effects[w].rollouts_per_s)
-            for w, offer in self.offers.items()
+            for w, offer in self.considered.items()
         ]
         if not left_out:
             return select(self.rule, options, self.demand.rollouts_per_s)
@@ -216,7 +231,7 @@ class _Search:
         hourly = result.egress_usd_per_h
         options = [
             Candidate(w, self.offers[w].price_usd_per_h + hourly[w], effects[w].rollouts_per_s)
-            for w in self.offers
+            for w in self.considered
         ]
         chosen = set(result.activation.chosen)
         members = [option for option in options if option.worker_id in chosen]

@@ -25,7 +25,7 @@ SEARCHED = ("star", "stripes", "regional")
 # Chunk sizes differ by little: while searching few are tried.
 COARSE = ChunkRules(stripe_sizes=3)
 # Periods that the first look calls infeasible, looked at again with more care.
-HOPELESS_TRIED = 2
+HOPELESS_TRIED = 1
 MARGIN_TRIES = 2
 MARGIN_ROUNDS = 4
 MARGIN_SLACK = 1.002
@@ -135,15 +135,17 @@ def provisioned(
     topologies = problem.topologies or SEARCHED
     by_id = {offer.worker_id: offer for offer in problem.offers}
     margin = problem.margin or more * default_margin(problem, kappa, ())
-    for last in range(MARGIN_ROUNDS - 1, -1, -1):
+    for _ in range(MARGIN_ROUNDS):
         demand = demand_for(problem, kappa, margin)
         offers, rule = problem.offers, problem.activation
-        result = provision(offers, problem.links, demand, rule, topologies, memory, thorough)
+        result = provision(offers, problem.links, demand, rule, topologies, memory, thorough=False)
         chosen = [by_id[name] for name in result.activation.chosen]
         wanted = problem.margin or more * default_margin(problem, kappa, chosen)
-        if not last or not result.feasible or margin / 1.02 <= wanted <= margin * MARGIN_SLACK:
+        if not result.feasible or margin / 1.02 <= wanted <= margin * MARGIN_SLACK:
             break
         margin = wanted
+    if thorough:
+        return provision(problem.offers, problem.links, result.demand, rule, topologies, memory)
     return result
 
 

@@ -36,16 +36,15 @@ class _Fetches:
 
     def serve(self, waiting: list[int]) -> list[int]:
         """Let those begin for whom a holder is free; the rest, in order."""
-        rest = []
         for at, node in enumerate(waiting):
             free = [h for h, kids in self.children.items() if len(kids) < self.fanout]
             if not free:
-                return rest + waiting[at:]
+                return waiting[at:]
             holder = min(free, key=lambda h: self._price(h, node))
             self.children[holder].append(node)
             self.parent[node], self.left[node] = holder, self.problem.bits
             self._share(holder)
-        return rest
+        return []
 
     def advance(self) -> None:
         """Go on to the end of the next fetch; who has ended it becomes a holder."""
