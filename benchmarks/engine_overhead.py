@@ -98,7 +98,7 @@ async def bare_vllm(llm: Any, tokens: int, first: int) -> int:
             logprobs=0,
             flat_logprobs=True,
             detokenize=False,
-            seed=rollout_seed(0, first, index),
+            seed=rollout_seed(first, index),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         ids = {"prompt_token_ids": list(prompt(index // GROUP_SIZE))}

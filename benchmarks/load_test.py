@@ -175,9 +175,8 @@ def report(
     print(f"answers            p50 {p50:.0f} ms, p99 {p99:.0f} ms")
     print(f"accepted           {accepted:,} by the clients' count, {finished:,} by the ledger's")
     print("ledger             " + ", ".join(f"{state} {counts[state]:,}" for state in State))
-    print(
-        f"learner            {summary['steps']} steps, utilisation {summary['steady']['learner_utilisation']:.0%}"
-    )
+    busy = summary["steady"]["learner_utilisation"]
+    print(f"learner            {summary['steps']} steps, utilisation {busy:.0%}")
     print(f"host CPU           {host_s / wall_s:.0%} of a core (torch included), of {os.cpu_count()} cores")
     print(f"clients' CPU       {sum(cpu for _, cpu in parts) / wall_s:.0%} of a core")
 

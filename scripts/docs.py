@@ -2,7 +2,8 @@
 
     python scripts/docs.py sessions      README: the planner's sessions
     python scripts/docs.py freshness     docs/concepts.md: the freshness rule against the simulation
-    python scripts/docs.py benchmarks    docs/benchmarks.md: every benchmark (some minutes)
+    python scripts/docs.py benchmarks    docs/benchmarks.md: those of plan and simulator (some minutes)
+    python scripts/docs.py live          docs/benchmarks.md: those of the live runtime (some minutes)
     python scripts/docs.py all
 
 Run from anywhere; only what stands between `<!-- output: NAME -->` and `<!-- end -->` is changed.
@@ -29,6 +30,12 @@ BENCHMARKS: Mapping[str, tuple[str, ...]] = {
     "activation_bound": (),
     "fluid_vs_chunk": ("--counts", "2", "8"),
 }
+LIVE: Mapping[str, tuple[str, ...]] = {
+    "live_vs_model": (),
+    "load_test": (),
+    "control_plane": (),
+    "engine_overhead": (),
+}
 # HiGHS prints this from inside its library.
 NOISE = ("HighsMipSolverData",)
 
@@ -45,9 +52,19 @@ def freshness() -> None:
 
 
 def benchmarks() -> None:
+    """Each benchmark of plan and simulator."""
+    _measure(BENCHMARKS)
+
+
+def live() -> None:
+    """Each benchmark of the live runtime."""
+    _measure(LIVE)
+
+
+def _measure(chosen: Mapping[str, tuple[str, ...]]) -> None:
     """Each benchmark's output under its command; one after another, as they measure time."""
     path = ROOT / "docs" / "benchmarks.md"
-    for name, arguments in BENCHMARKS.items():
+    for name, arguments in chosen.items():
         if not (ROOT / "benchmarks" / f"{name}.py").is_file():
             print(f"skipped: no benchmarks/{name}.py", file=sys.stderr)
             continue
@@ -69,6 +86,7 @@ PARTS: Mapping[str, Callable[[], None]] = {
     "sessions": sessions,
     "freshness": freshness,
     "benchmarks": benchmarks,
+    "live": live,
 }
 
 

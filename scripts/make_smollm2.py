@@ -30,7 +30,7 @@ def main() -> None:
     folder = Path(spec.submodule_search_locations[0])
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
-    # The configuration still says "quantised", which engines would act upon: put the weights into a clean one.
+    # The configuration still says "quantised", which engines act upon: put the weights into a clean one.
     config = type(model.config)(
         **{k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
     )

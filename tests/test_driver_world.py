@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from driver_kit import hello
 from live_run import write_config
 
@@ -19,6 +21,8 @@ from echo2.runtime.driver.records import Records
 from echo2.runtime.driver.world import LiveWorld
 from echo2.runtime.transport import messages as m
 from echo2.scenario import build
+
+USD_PER_GB, SNAPSHOT_BYTES = 0.09, 2e9
 
 
 class Processes:
@@ -65,7 +69,10 @@ class World:
         loaded = load(write_config(folder, local=local))
         built = build(loaded.config, loaded.base_dir)
         settings = settings_for(built.problem, plan_run(built.problem))
-        offers = {offer.worker_id: offer for offer in built.problem.offers}
+        prices = tuple(tuple(USD_PER_GB for _ in settings.links.sites) for _ in settings.links.sites)
+        links = replace(settings.links, egress_usd_per_gb=prices)
+        settings = replace(settings, links=links, snapshot_bytes=SNAPSHOT_BYTES)
+        self.offers = offers = {offer.worker_id: offer for offer in built.problem.offers}
         self.name = next(iter(offers))
         self.log, self.processes, self.said = Log(), Processes(), list[str]()
         records = Records(folder / "metrics.jsonl", folder / "boards", offers, 1.0, None)
@@ -75,7 +82,7 @@ class World:
             self.log, nothing, (1,), nothing, self.said.append,
         )  # type: ignore[arg-type]  # fmt: skip
         self.hub = self.live.hub = h.Hub("run-1", [h.Seat(self.name, "w", local)], 30.0, self.live)
-        self.live.processes = self.processes  # type: ignore[assignment]
+        self.live.workers.processes = self.processes  # type: ignore[assignment]
         self.seat = self.hub.seats[self.name]
 
     def orders(self) -> list[str]:
@@ -90,10 +97,10 @@ class World:
         ]
 
     def start(self) -> None:
-        self.live._start_worker(d.StartWorker(0.0, self.name, "test", 0.0))
+        self.live.workers.start(d.StartWorker(0.0, self.name, "test", 0.0))
 
     def stop(self) -> None:
-        self.live._stop_worker(d.StopWorker(0.0, self.name, "test", 0.0))
+        self.live.workers.stop(d.StopWorker(0.0, self.name, "test", 0.0))
 
     def greet(self, session: str) -> str:
         """A process says hello; its lease."""
@@ -123,8 +130,8 @@ def test_a_process_that_dies_before_it_has_come_is_told_once(tmp_path: Path) -> 
 
     def story(world: World) -> None:
         world.start()
-        world.live.exited(world.name, "its process ended with code 2")
-        world.live.exited(world.name, "told again")
+        world.live.workers.exited(world.name, "its process ended with code 2")
+        world.live.workers.exited(world.name, "told again")
         assert world.told() == ["WorkerLeft: its process ended with code 2"]
         assert world.seat.state == h.STANDBY and len(world.said) == 1
 
@@ -143,6 +150,26 @@ def test_a_start_sends_its_order_to_whoever_comes(tmp_path: Path) -> None:
     within(tmp_path, story)
 
 
+def test_the_download_of_a_start_is_charged_as_a_fetch_is(tmp_path: Path) -> None:
+    """Each start that is ordered costs a snapshot's egress, as each fetch does; one nobody hears of, none."""
+
+    async def story(world: World) -> None:
+        charged = world.live.records.egress_usd
+        world.start()
+        assert charged[world.name] == 0.0, "its process has not come yet"
+        world.greet("session-1")
+        world.greet("session-1")
+        assert charged[world.name] == pytest.approx(0.18)
+        world.live.snapshots.fetch(
+            d.FetchSnapshot(0.0, 1, 0, world.name, "learner", SNAPSHOT_BYTES, "test", 0.0)
+        )
+        await asyncio.sleep(0)
+        assert world.orders() == ["start", "fetch"] and charged[world.name] == pytest.approx(0.36)
+        assert world.live.records.usd(world.live.now())["egress"] == pytest.approx(0.36)
+
+    within(tmp_path, story)
+
+
 def test_a_start_during_the_leave_is_not_lost(tmp_path: Path) -> None:
     """Started again while its old process leaves, a worker waits for that end, which is no loss."""
 
@@ -155,7 +182,7 @@ def test_a_start_during_the_leave_is_not_lost(tmp_path: Path) -> None:
         world.start()
         assert world.orders() == ["start", "stop", "exit"], "nothing is ordered from one that leaves"
         world.hub.leave(lease, m.Leave(cause="test"))
-        world.live.exited(world.name, "its process ended with code 0")
+        world.live.workers.exited(world.name, "its process ended with code 0")
         assert world.told() == ["WorkerLeft: stopped"] and world.seat.state == h.STARTING
         world.processes.again.clear()
         world.greet("session-2")
@@ -198,8 +225,8 @@ def test_nothing_is_begun_while_the_run_is_left(tmp_path: Path) -> None:
         world.greet("session-1")
         world.live.queue = _Settled()  # type: ignore[assignment]
         await world.live.stop()
-        world.live.exited(world.name, "its process ended with code 0")
-        world.live.tell(f.WorkerOffered(world.live.now(), world.live.offers[world.name]))
+        world.live.workers.exited(world.name, "its process ended with code 0")
+        world.live.tell(f.WorkerOffered(world.live.now(), world.offers[world.name]))
         assert world.told() == [] and world.said == []
 
     within(tmp_path, story)

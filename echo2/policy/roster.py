@@ -18,7 +18,8 @@ from echo2.policy.settings import SchedulerSettings
 from echo2.policy.worth import Demand, cost_usd_per_h, effect
 
 NO_COST_USD_PER_H = 1e-6
-COOL_DOWN_S = 900.0
+FIRST_COOL_DOWN_S = 60.0
+LONGEST_COOL_DOWN_S = 900.0
 
 
 class Roster:
@@ -31,6 +32,7 @@ class Roster:
         self._reviewed_s = 0.0
         self._egress_usd_per_h: dict[str, float] = {}
         self._banned_until: dict[str, float] = {}
+        self._failures: dict[str, tuple[int, float]] = {}
         self._relieves: dict[str, list[str]] = {}
         self._short = False
         self._guessed = self._grown = False
@@ -86,9 +88,16 @@ class Roster:
         return (self.changed or self._short) and t_s - self._reviewed_s >= settings.review_s
 
     def lost(self, t_s: float, worker: Worker, cause: str) -> None:
-        """A worker left. One that failed is left alone for a while; a preempted one until it is offered."""
+        """A worker left. One that failed is left alone for a while; a preempted one until it is offered.
+
+        The while doubles with each failure, until it has held out for the longest of them.
+        """
         if cause not in ("preempted", "stopped"):
-            self._banned_until[worker.worker_id] = t_s + COOL_DOWN_S
+            count, last_s = self._failures.get(worker.worker_id, (0, t_s))
+            count = 0 if t_s - last_s > 2 * LONGEST_COOL_DOWN_S else count
+            self._failures[worker.worker_id] = (count + 1, t_s)
+            alone_s = min(LONGEST_COOL_DOWN_S, FIRST_COOL_DOWN_S * 2**count)
+            self._banned_until[worker.worker_id] = t_s + alone_s
         self._short = True
         self._relieves.pop(worker.worker_id, None)
 

@@ -22,8 +22,6 @@ from echo2.policy.steady.units import march_units
 BINS_PER_MEAN = 4.0
 # The largest S marched step by step; beyond it several steps are taken as one.
 LARGEST_S = 24
-# From here on a coarser march is exact enough.
-FAR_LARGER_S = 10 * LARGEST_S
 # Of the groups a worker may still start, the part it is given at a time.
 HANDFUL = 8
 MIN_STEPS = 12
@@ -43,8 +41,7 @@ def predict(problem: SteadyProblem) -> SteadyState:
     heavy tails a real run drops somewhat more. Deterministic; milliseconds grow with steps x units.
     With S above `LARGEST_S` as many steps are taken as one as bring it down to that.
     """
-    finest = LARGEST_S if problem.S < FAR_LARGER_S else LARGEST_S // 2
-    scale = -(-problem.S // finest) if problem.S else 1
+    scale = -(-problem.S // LARGEST_S) if problem.S else 1
     if scale == 1:
         return _March(problem).measure()
     S, kappa = problem.S // scale, -(-problem.kappa // scale)

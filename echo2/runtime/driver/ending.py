@@ -50,7 +50,7 @@ class Interrupt:
         if not self.came.done():
             self.came.set_result(None)
             return
-        self._world.processes.kill_all()
+        self._world.workers.processes.kill_all()
         self._world.desk.close()
         end_at_once(INTERRUPTED, "interrupted again: leaving at once, the last checkpoint stands")
 
@@ -60,7 +60,7 @@ async def leave(world: LiveWorld, server: Server, reason: str, say: Callable[[st
     began = time.monotonic()
     world.hub.close(reason)
     await world.stop()
-    stopping = asyncio.create_task(world.processes.stop_all(STOP_S - (time.monotonic() - began)))
+    stopping = asyncio.create_task(world.workers.processes.stop_all(STOP_S - (time.monotonic() - began)))
     if world.stepping is not None and world.step_running():
         await asyncio.wait([world.stepping], timeout=STEP_S)
     if (

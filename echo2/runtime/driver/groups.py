@@ -27,12 +27,13 @@ class Groups:
         self,
         life: Life,
         config: Config,
+        group_size: int,
         queue: LedgerQueue,
         desk: Desk,
         prompts: PromptReader,
         stop_token_ids: tuple[int, ...],
     ) -> None:
-        self._life, self._config = life, config
+        self._life, self._config, self._group_size = life, config, group_size
         self._queue, self._desk, self._prompts = queue, desk, prompts
         self._stop_token_ids = stop_token_ids
 
@@ -61,7 +62,7 @@ class Groups:
     def drop(self, decision: d.DropGroup) -> None:
         """Give a group up, in the ledger too; its prompt may come again."""
         group = self._desk.open.pop(decision.group_id, None)
-        size = group.rollouts if group is not None else self._config.batch.group_size
+        size = group.rollouts if group is not None else self._group_size
         metrics = self._life.records.metrics
         metrics.dropped_rollouts += size
         metrics.requeued_rollouts += size if decision.requeued else 0

@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from echo2.errors import UserError
 from echo2.policy import facts as f
 from echo2.runtime.data.ledger import Ledger
 from echo2.runtime.data.states import Recovery
@@ -31,9 +29,10 @@ from echo2.runtime.driver.processes import LocalProcesses, end_leftovers
 from echo2.runtime.driver.prompts import PromptReader
 from echo2.runtime.driver.records import Records
 from echo2.runtime.driver.run_dir import RunDir
+from echo2.runtime.driver.serving import greet, kept_token, serve
 from echo2.runtime.driver.setup import Setup, load_tokenizer, spec_of_task, stop_tokens
 from echo2.runtime.driver.world import LiveWorld
-from echo2.runtime.transport.server import Server, make_app
+from echo2.runtime.transport.server import Server
 from echo2.runtime.transport.snapshot import SnapshotStore
 from echo2.sim.log import RunLog
 
@@ -111,15 +110,18 @@ async def _train(
         Seat(name, offer.pool, local[offer.pool], incarnation=first) for name, offer in setup.offers.items()
     ]
     world.hub = Hub(opened.dir.run_id, seats, setup.config.train.lease_s, world)
-    token = order.token or _kept_token(opened.dir)
-    server = await _serving(setup, opened.dir, LearnerApi(world.hub, world, store), token)
-    world.processes = LocalProcesses(opened.dir.workers, server.url, token, world.exited, setup.tls[0])
-    _greet(opened.dir, server.url, token, seats, say)
+    token = order.token or kept_token(opened.dir)
+    server = await serve(setup, opened.dir, LearnerApi(world.hub, world, store), token)
+    world.workers.processes = processes = LocalProcesses(
+        opened.dir.workers, server.url, token, world.workers.exited, setup.tls[0]
+    )
+    here = [seat.local for seat in seats]
+    greet(opened.dir, server, setup.config.train.host, token, here, say)
     with Interrupt(world) as interrupt:
         try:
             return await _live(world, server, opened, interrupt, say)
         finally:
-            world.processes.kill_all()
+            processes.kill_all()
 
 
 async def _live(
@@ -216,33 +218,6 @@ def _world(
     return world, store
 
 
-async def _serving(setup: Setup, run: RunDir, api: LearnerApi, token: str) -> Server:
-    """The HTTP server, up. Raises UserError for a port in use."""
-    train_, app = setup.config.train, make_app(api, token)
-    kept = 0 if train_.port else _kept_port(run)
-    # A port that was not asked for is taken again if it is free, for remote workers that know it.
-    for port in dict.fromkeys((train_.port or kept, train_.port)):
-        server = Server(app, train_.host, port, *setup.tls)
-        try:
-            await server.start()
-        except UserError as error:
-            if port == train_.port:
-                raise UserError(f"train.host = {train_.host!r}, train.port = {port}: {error}") from error
-        else:
-            return server
-    raise AssertionError("unreachable: the last port is the one asked for")
-
-
-def _greet(run: RunDir, url: str, token: str, seats: list[Seat], say: Callable[[str], None]) -> None:
-    (run.path / "url").write_text(url + "\n", encoding="utf-8")
-    file = run.path / "token"
-    file.touch(mode=0o600)
-    file.write_text(token + "\n", encoding="utf-8")
-    say(f"learner at {url}, {run.path}, {len(seats)} workers on offer")
-    if not all(seat.local for seat in seats):
-        say(f"workers join with: echo2 worker --join {url} --pool NAME --token $(cat {run.path}/token)")
-
-
 async def _first_facts(world: LiveWorld, recovery: Recovery | None, version: int) -> list[f.Fact]:
     """What the scheduler is told at the start: complete groups of the life before, then the start."""
     if recovery is None:
@@ -264,15 +239,3 @@ async def _first_facts(world: LiveWorld, recovery: Recovery | None, version: int
     again = recovery.prompts_again
     found.append(f.RunStarted(world.now(), version, recovery.next_prompt, recovery.next_group_id, again))
     return found
-
-
-def _kept_token(run: RunDir) -> str:
-    file = run.path / "token"
-    return file.read_text(encoding="utf-8").strip() if file.is_file() else secrets.token_urlsafe(24)
-
-
-def _kept_port(run: RunDir) -> int:
-    """The port of the life before; 0 where there was none."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int((run.path / "url").read_text(encoding="utf-8").rsplit(":", 1)[1])
-    return 0
