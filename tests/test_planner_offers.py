@@ -38,9 +38,14 @@ def pool(S: int, *kinds: Kind, **changes: Any) -> PlanProblem:
     return problem(**{**fields, **changes})
 
 
-def cost(S: int, *kinds: Kind) -> float:
-    """USD a step of the best plan."""
-    return settle_run(pool(S, *kinds))[0].step_cost_usd
+def no_dearer(S: int, large: tuple[Kind, ...], small: tuple[Kind, ...]) -> bool:
+    """Whether the best plan of the large pool costs no more a step; True where only it keeps the learner busy.
+
+    A busy learner may cost more a step than one that idles: that is what S > 0 asks for.
+    """
+    (plan, busy), (less, busy_with_less) = settle_run(pool(S, *large)), settle_run(pool(S, *small))
+    assert busy >= busy_with_less
+    return busy > busy_with_less or plan.step_cost_usd <= 1.001 * less.step_cost_usd
 
 
 @settings(max_examples=40, deadline=None)
@@ -56,7 +61,7 @@ def test_more_of_the_same_workers_make_no_plan_dearer(
 ) -> None:
     """A larger pool of the same workers costs no more a step."""
     small, large = ((n, tokens_per_s, usd, 1e9, 0.5) for n in (count, count + more))
-    assert cost(S, large) <= 1.001 * cost(S, small)
+    assert no_dearer(S, (large,), (small,))
 
 
 @settings(max_examples=40, deadline=None)
@@ -73,7 +78,7 @@ def test_workers_on_thin_lines_can_be_left_out(
 ) -> None:
     """Slow workers behind slow links, however cheap and often preempted, make no plan dearer."""
     good, bad = (count, 3000.0, 1.0, 5e9, 0.0), (added, 500.0, usd, bps, preempted)
-    assert cost(S, good, bad) <= 1.001 * cost(S, good)
+    assert no_dearer(S, (good, bad), (good,))
 
 
 @pytest.mark.parametrize("added", [(1, 500.0, 0.02, 2e7, 2.0), (12, 500.0, 4.0, 1e8, 0.0)])
@@ -112,5 +117,5 @@ def test_the_coarse_search_finds_the_bottom(best: int, begin: int, count: int) -
         return float(abs(index - best))
 
     found = least_near(cost_at, begin, count)
-    assert abs(found - best) <= max(1, best / 16)
+    assert abs(found - best) <= best // 16
     assert len(asked) == len(set(asked)) <= 40

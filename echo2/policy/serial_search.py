@@ -71,7 +71,7 @@ def least_near(cost: Callable[[int], float], begin: int, count: int) -> int:
         here = (here - 1) // 2
     best = min(known, key=lambda index: (known[index], index), default=here)
     at(best)
-    step = (best + 1) // 2
+    step = max(1, (best + 1) // 2)
     while step >= max(1, (best + 1) // RESOLUTION):
         near = [index for index in (best - step, best + step) if 0 <= index < count]
         better = min(near, key=lambda index: (at(index), index), default=best)
