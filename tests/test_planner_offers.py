@@ -39,7 +39,7 @@ def pool(S: int, *kinds: Kind, **changes: Any) -> PlanProblem:
 
 
 def no_dearer(S: int, large: tuple[Kind, ...], small: tuple[Kind, ...]) -> bool:
-    """Whether the best plan of the large pool costs no more a step; True where only it keeps the learner busy.
+    """Whether the best plan of the large pool costs no more a step, or alone keeps the learner busy.
 
     A busy learner may cost more a step than one that idles: that is what S > 0 asks for.
     """
