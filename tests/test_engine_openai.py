@@ -172,11 +172,13 @@ def in_flight(bench: Bench, mode: str, cut: Callable[[GeneratedRollout], bool]) 
     on a busy machine the server may answer it only after the group has ended."""
     for number in range(TRIES):
         old, version, new = bench.model, bench.engine.version, protocol.state(tiny_model(20 + number))
-        wanted = bench.request(rollouts=2, max_tokens=LONG)
+        wanted = bench.request(rollouts=16, max_tokens=LONG)
 
-        async def run(wanted: GroupRequest = wanted, new: Any = new) -> list[GeneratedRollout]:
+        async def run(
+            wanted: GroupRequest = wanted, new: Any = new, wait_s: float = 0.15 / (number + 1)
+        ) -> list[GeneratedRollout]:
             running = asyncio.create_task(collect(bench.engine, wanted))
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(wait_s)
             await bench.engine.update_weights(bench.engine.version + 1, new, mode)  # type: ignore[arg-type]
             return await running
 

@@ -51,6 +51,7 @@ def test_real_vllm_generates_swaps_and_leaves_no_process(tmp_path: Path) -> None
             os.kill(process.inner.pid, signal.SIGTERM)
             code, _ = await process.ended(10)
             assert code == 143 and time.monotonic() - began_s < 10
+            psutil.wait_procs(children, timeout=began_s + 10 - time.monotonic())
             assert [child for child in children if alive(child)] == []
         await host.down()
 
