@@ -28,7 +28,7 @@ staleness = {S}
 publish_period = {kappa}
 best_effort = true
 [batch]
-rollouts_per_step = 256
+rollouts_per_step = 128
 group_size = 8
 [model]
 name = "tiny"
@@ -44,8 +44,8 @@ uplink_mbps = 2000
 downlink_mbps = 2000
 egress_usd_per_gb = 0.0
 [rollout]
-tokens = 10
-max_tokens = 12
+tokens = 40
+max_tokens = 48
 prompt_tokens = 7
 swap_pause_s = 0.0
 [[pool]]
@@ -77,9 +77,9 @@ checkpoint_every = 1000000
 threads = 1
 """
 CASES = {
-    "learner-bound": {"S": 4, "kappa": 1, "rate": 12_000, "down": 1000},
-    "rollout-bound": {"S": 4, "kappa": 1, "rate": 1_500, "down": 1000},
-    "link-bound": {"S": 1, "kappa": 1, "rate": 12_000, "down": 8},
+    "learner-bound": {"S": 4, "kappa": 1, "rate": 24_000, "down": 1000},
+    "rollout-bound": {"S": 4, "kappa": 1, "rate": 3_000, "down": 1000},
+    "link-bound": {"S": 1, "kappa": 1, "rate": 24_000, "down": 8},
 }
 
 

@@ -31,13 +31,13 @@ BENCHMARKS: Mapping[str, tuple[str, ...]] = {
     "fluid_vs_chunk": ("--counts", "2", "8"),
 }
 LIVE: Mapping[str, tuple[str, ...]] = {
-    "live_vs_model": (),
+    "live_vs_model": ("--steps", "40"),
     "load_test": (),
     "control_plane": (),
     "engine_overhead": (),
 }
-# HiGHS prints this from inside its library.
-NOISE = ("HighsMipSolverData",)
+# HiGHS prints the first from inside its library, vLLM's processes the others.
+NOISE = ("HighsMipSolverData", "(MainProcess", "(VllmWorker", "(Worker", "(EngineCore")
 
 
 def sessions() -> None:
