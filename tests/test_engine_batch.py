@@ -14,7 +14,7 @@ from engine_kit import request, tiny_model, worst_error
 import echo2.runtime.rollout.decode_batch as decode_batch
 from echo2.runtime.data.rollout import Segment
 from echo2.runtime.rollout.decode_batch import DecodeBatch, Row
-from echo2.runtime.rollout.request import GeneratedRollout, GroupRequest
+from echo2.runtime.rollout.request import GeneratedRollout, GroupRequest, group_seed
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,12 @@ def run(batch: DecodeBatch, arrivals: dict[int, list[Row]]) -> list[tuple[Row, G
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rows_that_join_and_leave_are_exact(model: Any, seed: int) -> None:
-    """Random prompts, lengths, temperatures and arrival times: every log-prob is that of a pass alone."""
-    draw = random.Random(seed)
+def test_rows_that_join_and_leave_are_exact(seed: int) -> None:
+    """Random prompts, lengths, temperatures and arrival times: every log-prob is that of a pass alone.
+
+    In float64: in float32 the order of sums, which changes with the process, has cost up to 3e-4 here.
+    """
+    model, draw = tiny_model(0).double(), random.Random(seed)
     arrivals: dict[int, list[Row]] = {}
     for group in range(8):
         prompt = tuple(draw.randrange(97) for _ in range(draw.randint(1, 40)))
@@ -50,7 +53,7 @@ def test_rows_that_join_and_leave_are_exact(model: Any, seed: int) -> None:
             draw.randint(1, 3),
             draw.randint(1, 30),
             prompt,
-            seed,
+            group_seed(seed, group, 0),
             temperature=draw.choice([0.5, 1.0]),
             top_k=draw.choice([0, 0, 20]),
         )
