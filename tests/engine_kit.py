@@ -9,6 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
+from echo2.runtime import vector_maths
 from echo2.runtime.learning.sampling import Sampling
 from echo2.runtime.rollout.engine import Engine
 from echo2.runtime.rollout.request import GeneratedRollout, GroupRequest, SamplingSettings
@@ -40,6 +41,7 @@ def tiny_model(seed: int, tied: bool = True) -> Any:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    vector_maths.settle()
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCAB,

@@ -40,11 +40,7 @@ def run(batch: DecodeBatch, arrivals: dict[int, list[Row]]) -> list[tuple[Row, G
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_that_join_and_leave_are_exact(seed: int) -> None:
-    """Random prompts, lengths, temperatures and arrival times: every log-prob is that of a pass alone.
-
-    Most runs agree within 1e-5; in some processes one rollout of one draw was off by 3e-4, in float64 too,
-    for a reason not found yet: the bound allows for it.
-    """
+    """Random prompts, lengths, temperatures and arrival times: every log-prob is that of a pass alone."""
     model, draw = tiny_model(0), random.Random(seed)
     arrivals: dict[int, list[Row]] = {}
     for group in range(8):
@@ -63,7 +59,7 @@ def test_rows_that_join_and_leave_are_exact(seed: int) -> None:
     assert len(done) == sum(map(len, arrivals.values()))
     for row, rollout in done:
         assert len(rollout.token_ids) == row.request.sampling.max_tokens
-        assert worst_error(model, row.request, [rollout]) < 1e-3
+        assert worst_error(model, row.request, [rollout]) < 5e-5
 
 
 def test_prefill_in_pieces_is_the_same(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from echo2.config import Train
 from echo2.errors import UserError
+from echo2.runtime import vector_maths
 from echo2.runtime.data.ledger import Ledger
 from echo2.runtime.data.rollout import Rollout
 from echo2.runtime.driver.setup import first_line
@@ -164,6 +165,7 @@ def load_model(path: Path) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
+    vector_maths.settle()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)

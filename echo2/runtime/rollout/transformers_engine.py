@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from echo2.errors import UserError
+from echo2.runtime import vector_maths
 from echo2.runtime.rollout.engine import (
     EngineError,
     SwapMode,
@@ -163,6 +164,7 @@ class TransformersEngine:
             ) from error
         from echo2.runtime.rollout.decode_batch import DecodeBatch
 
+        vector_maths.settle()
         model: Any = AutoModelForCausalLM.from_pretrained(
             self._settings.model, dtype=getattr(torch, self._settings.dtype), local_files_only=True
         )

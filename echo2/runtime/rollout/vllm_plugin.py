@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
+from echo2.runtime import vector_maths
+
 BACKEND = "echo2"
 GROUP = "vllm.general_plugins"
 EXTENSION = "echo2.runtime.rollout.vllm_extension.WorkerExtension"
@@ -16,6 +18,7 @@ EXTENSION = "echo2.runtime.rollout.vllm_extension.WorkerExtension"
 
 def register() -> None:
     """Register the backend with vLLM's factory. May be called again: plugins are loaded in many places."""
+    vector_maths.settle()
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     if BACKEND not in WeightTransferEngineFactory._registry:
