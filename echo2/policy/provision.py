@@ -82,7 +82,14 @@ def provision(
     search = _Search(offers, links, demand, rule, topologies, memory or PlanMemory())
     best = search.fixed_point(frozenset())
     assert best is not None
-    if rule != "cost" or not thorough or not search.hopeful or (best.converged and best.feasible):
+    if rule != "cost" or not search.hopeful:
+        return best
+    settled = best.converged and best.feasible
+    if not settled or best.plan.egress_usd:
+        other = search.fastest_first()
+        if other is not None and _better(other, best):
+            best, settled = other, settled or other.feasible
+    if settled or not thorough:
         return best
     left_out: frozenset[int] = frozenset()
     for _ in range(MOST_LEFT_OUT):
@@ -189,6 +196,18 @@ class _Search:
             seen[chosen] = result
             last = chosen
         return self._best_seen(seen, left_out, round_)
+
+    def fastest_first(self) -> Provision | None:
+        """The fixed point of the fastest workers: the fewest receivers, dear as they are.
+
+        What a receiver adds to the egress depends on the others, which the covering problem cannot see.
+        """
+        self.rule = "fastest"
+        try:
+            found = self.fixed_point(frozenset())
+        finally:
+            self.rule = "cost"
+        return None if found is None else self._judged(found)
 
     def _select(
         self, effects: Mapping[str, Effect], egress: Mapping[str, float], left_out: frozenset[int]
