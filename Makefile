@@ -16,8 +16,6 @@ JOBS    ?= 2
 VENV := .venv
 BIN  := $(VENV)/bin
 CODE := echo2 tests benchmarks paper_figures scripts traces
-# Every script of paper_figures/ but the one they share is a figure.
-NAMES := $(filter-out output,$(basename $(notdir $(wildcard paper_figures/*.py))))
 
 .PHONY: demo test lint bench figures clean
 
@@ -37,7 +35,7 @@ bench: $(VENV)/.base
 	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 figures: $(VENV)/.base
-	set -e; for name in $(NAMES); do $(BIN)/python -m paper_figures.$$name --out $(FIGURES); done
+	$(BIN)/echo2 figures --out $(FIGURES)
 
 clean:
 	rm -rf $(VENV) $(OUT) $(LIVE) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@
     python scripts/docs.py freshness     docs/concepts.md: the freshness rule against the simulation
     python scripts/docs.py benchmarks    docs/benchmarks.md: those of plan and simulator (some minutes)
     python scripts/docs.py live          docs/benchmarks.md: those of the live runtime (some minutes)
+    python scripts/docs.py gallery       docs/gallery.md and docs/figures/: every figure (some minutes)
     python scripts/docs.py all
 
 Run from anywhere; only what stands between `<!-- output: NAME -->` and `<!-- end -->` is changed.
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import docs_blocks
 import docs_freshness
+import docs_gallery
 import docs_sessions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +63,11 @@ def live() -> None:
     _measure(LIVE)
 
 
+def gallery() -> None:
+    """Every figure and the page that shows them."""
+    docs_gallery.write(ROOT)
+
+
 def _measure(chosen: Mapping[str, tuple[str, ...]]) -> None:
     """Each benchmark's output under its command; one after another, as they measure time."""
     path = ROOT / "docs" / "benchmarks.md"
@@ -87,6 +94,7 @@ PARTS: Mapping[str, Callable[[], None]] = {
     "freshness": freshness,
     "benchmarks": benchmarks,
     "live": live,
+    "gallery": gallery,
 }
 
 
