@@ -21,6 +21,11 @@ def print_json(data: Any) -> None:
     sys.stdout.flush()
 
 
+def usd_text(usd: float, places: int = 3) -> str:
+    """An amount with so many places, or, where these would show nothing of it, with two digits."""
+    return f"{usd:.{places}f}" if usd == 0 or abs(usd) >= 5 * 10.0**-places else f"{usd:.2g}"
+
+
 def warn(message: str) -> None:
     """One line on standard error."""
     sys.stderr.write(f"warning: {' '.join(message.split())}\n")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from echo2.cli.options import ConfigPath, DryRun, Json, Set
+from echo2.cli.output import usd_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +74,7 @@ def show(out: Console, built: Scenario, made: RunPlan) -> None:
 
 def _headline(made: RunPlan) -> list[tuple[str, str, str]]:
     cast, active = made.broadcast, made.activation
-    split = ", ".join(f"{name} {usd:.3f}" for name, usd in made.cost_split_usd.items())
+    split = ", ".join(f"{name} {usd_text(usd)}" for name, usd in made.cost_split_usd.items())
     smallest = "none" if made.smallest_feasible_S is None else str(made.smallest_feasible_S)
     on, offered = len(made.chosen), sum(row.on_offer for row in made.workers)
     return [
@@ -90,7 +91,7 @@ def _headline(made: RunPlan) -> list[tuple[str, str, str]]:
             f"bound {3600 * made.upper_bound_steps_per_s:.2f}, "
             f"ratio {made.steps_per_s / made.upper_bound_steps_per_s:.3f}",
         ),
-        ("USD a step", f"{made.step_cost_usd:.3f}", split),
+        ("USD a step", usd_text(made.step_cost_usd), split),
         (
             "rollouts/s",
             f"{made.mu_active:.2f}",
@@ -99,15 +100,15 @@ def _headline(made: RunPlan) -> list[tuple[str, str, str]]:
         (
             "workers",
             f"{on} of {offered}",
-            f"{active['cost_usd_per_h']:.2f} USD/h, bound {active['bound_usd_per_h']:.2f}, ratio "
-            f"{active['ratio']:.3f}; all on: {active['baseline_all_on_usd_per_h']:.2f}",
+            f"{usd_text(active['cost_usd_per_h'], 2)} USD/h, bound {usd_text(active['bound_usd_per_h'], 2)}, "
+            f"ratio {active['ratio']:.3f}; all on: {usd_text(active['baseline_all_on_usd_per_h'], 2)}",
         ),
         (
             "broadcast",
             f"{cast['time_s']:.1f} s",
             f"{cast['topology']}, bound {cast['bound_s']:.1f} s, ratio {cast['ratio']:.3f}, "
-            f"{cast['egress_usd']:.2f} USD; star: {cast['baseline_star_s']:.1f} s, "
-            f"{cast['baseline_star_egress_usd']:.2f} USD",
+            f"{usd_text(cast['egress_usd'], 2)} USD; star: {cast['baseline_star_s']:.1f} s, "
+            f"{usd_text(cast['baseline_star_egress_usd'], 2)} USD",
         ),
     ]
 
@@ -118,8 +119,8 @@ def _workers(made: RunPlan) -> list[tuple[str, ...]]:
             row.pool,
             row.gpu,
             f"{row.active}/{row.on_offer}",
-            f"{row.price_usd_per_h:.2f}",
-            f"{row.egress_usd_per_h:.2f}",
+            usd_text(row.price_usd_per_h, 2),
+            usd_text(row.egress_usd_per_h, 2),
             f"{row.rollouts_per_s:.3f}",
             f"{row.effective_rollouts_per_s / max(row.rollouts_per_s, 1e-12):.0%}",
             f"{row.t_bcast_s:.0f} s",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from echo2.cli.options import ConfigPath, DryRun, Json, Seed, Set
+from echo2.cli.output import usd_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,9 +151,9 @@ def _headline(made: RunPlan, summary: dict[str, Any]) -> list[tuple[str, str, st
         ),
         (
             "USD a step",
-            f"{summary['step_cost_usd']:.3f}" if summary["steps"] else "no step",
-            f"{made.step_cost_usd:.3f}",
-            ", ".join(f"{name} {usd / steps:.3f}" for name, usd in split.items()),
+            usd_text(summary["step_cost_usd"]) if summary["steps"] else "no step",
+            usd_text(made.step_cost_usd),
+            ", ".join(f"{name} {usd_text(usd / steps)}" for name, usd in split.items()),
         ),
         (
             "staleness, mean",
@@ -204,8 +205,8 @@ def _by_pool(workers: list[dict[str, Any]]) -> list[tuple[str, ...]]:
                 f"{paid / 3600:.1f}",
                 f"{busy / paid:.0%}",
                 f"{sum(m['rollouts'] for m in members):,}",
-                f"{sum(m['usd'] for m in members):.2f}",
-                f"{sum(m['egress_usd'] for m in members):.2f}",
+                usd_text(sum(m["usd"] for m in members), 2),
+                usd_text(sum(m["egress_usd"] for m in members), 2),
             )
         )
     return rows
