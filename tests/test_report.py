@@ -2,73 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
-import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from report_kit import HOSTILE, OPTIONAL, Outline, copy_of, small_run
 
 from echo2.errors import UserError
-from echo2.policy.facts import WorkerOffer
-from echo2.policy.generation import DecodeModel, TokenLengths, steady_rate
-from echo2.policy.links import LinkTable
-from echo2.policy.plan_types import PlanProblem
-from echo2.policy.planner import plan_run, settings_for
 from echo2.report import write_report
-from echo2.report.decisions import CAP, ROUTINE_CAP, DecisionSample
 from echo2.report.figures import FIGURES
 from echo2.report.page import TITLES, render
 from echo2.report.record import RunRecord, read_run
-from echo2.sim.inputs import Availability, LearnerModel, SimWorker, WorldInputs
-from echo2.sim.run import SimResult, simulate
-
-HOSTILE = "<script>alert('pool & co')</script>"
-OPTIONAL = ("plan.json", "log.jsonl", "config.toml", "baselines.json", "trace.json")
-
-
-def small_run(directory: Path) -> SimResult:
-    """A planned and simulated run of ten workers, four of them preempted, as the CLI writes it."""
-    lengths = TokenLengths.constant(1000.0)
-    decode = DecodeModel((1.0, 16.0), (0.02, 0.03), (0.0, 0.0), max_running=16)
-    rate = steady_rate(decode, lengths, 0.0)
-    offers = tuple(
-        WorkerOffer(
-            f"w{i}", HOSTILE if i % 2 else "plain", "GPU", "here", 1.0, rate.rollouts_per_s, rate.slots,
-            rate.mean_s, rate.tail_s, 1e9, 2e9, startup_s=10.0,
-        )
-        for i in range(10)
-    )  # fmt: skip
-    links = LinkTable(("here",), ((1e12,),), ((0.05,),), ((0.01,),), "here", 4e9, 4e9, 64)
-    problem = PlanProblem(
-        4, 0, 64, 4, 30, 20.0, 0.05, 10.0, 2e9, 2e9, offers, {o.worker_id: decode for o in offers}, lengths,
-        0.0, links, best_effort=True,
-    )  # fmt: skip
-    plan = plan_run(problem)
-    cut = Availability(((0.0, 250.0), (330.0, 1e6)), 1e6)
-    workers = tuple(
-        SimWorker(offer, decode, availability=cut if offer.worker_id in plan.chosen[:4] else None)
-        for offer in offers
-    )
-    world = WorldInputs(settings_for(problem, plan), workers, LearnerModel(20.0, 0.0, 0.05), lengths, 0.0)
-    result = simulate(world, 3, keep_log=True)
-    result.write(directory)
-    price = {
-        "what": f"pool {HOSTILE}",
-        "usd_per_h": 1.0,
-        "unit": "GPU",
-        "date": "2026-05-24",
-        "source": "a test",
-    }
-    about = {"name": "small", **plan.to_json(), "prices": [price], "notes": ["links: hand-made"]}
-    (directory / "plan.json").write_text(json.dumps(about), encoding="utf-8")
-    (directory / "config.toml").write_text('name = "small"\nseed = 3\n', encoding="utf-8")
-    rows = [{"system": "colocated", **result.summary(), "note": "S = 0"}]
-    (directory / "baselines.json").write_text(json.dumps(rows), encoding="utf-8")
-    return result
+from echo2.sim.run import SimResult
 
 
 @pytest.fixture(scope="module")
@@ -96,45 +46,6 @@ def record(run_dir: Path) -> RunRecord:
 def page(run_dir: Path) -> str:
     """The page."""
     return (run_dir / "report.html").read_text(encoding="utf-8")
-
-
-class Outline(HTMLParser):
-    """Checks that every element is closed in order; collects references, ids and visible text."""
-
-    VOID = frozenset({"meta", "img", "source", "input", "br", "link"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.refs: list[str] = []
-        self.ids: list[str] = []
-        self.tags: list[str] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.refs += [
-            value or "" for name, value in attrs if name in ("src", "href", "srcset", "action", "data")
-        ]
-        self.ids += [value or "" for name, value in attrs if name == "id"]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag, f"</{tag}> closes something else at {self.getpos()}"
-
-    def handle_data(self, data: str) -> None:
-        if not self.open or self.open[-1] not in ("script", "style"):
-            self.text += data
-
-
-def copy_of(run_dir: Path, to: Path, without: tuple[str, ...] = ()) -> Path:
-    """A copy of a run directory that lacks some files."""
-    shutil.copytree(run_dir, to, ignore=shutil.ignore_patterns("figures", "report.html", *without))
-    return to
 
 
 def test_every_section_and_headline_number_is_on_the_page(page: str, record: RunRecord) -> None:
@@ -195,31 +106,18 @@ def test_hostile_names_are_text(page: str) -> None:
     """A pool called <script> is shown as such and adds no script to the page."""
     assert HOSTILE not in page
     assert HOSTILE in Outline(page).text
-    assert Outline(page).tags.count("script") == 2
+    assert page.count("<script") == 3, "the script and two blocks of data"
+    assert f"left: {HOSTILE}" in Outline(page).text, "the cause of a loss is in the table of workers"
 
 
-def test_embedded_decisions_are_the_runs_own(page: str, record: RunRecord) -> None:
-    """The searchable list parses as JSON and equals the sample taken from the log."""
-    data = re.search(r'id="decision-data">(.*?)</script>', page, flags=re.S)
-    assert data is not None and record.log is not None
-    rows = json.loads(data.group(1))
-    assert [row[1:4] for row in rows] == [list(row[1:4]) for row in record.log.decisions.rows()]
-    assert {"StartWorker", "TrainStep", "PublishSnapshot", "FinishRun"} <= {row[1] for row in rows}
-
-
-def test_decisions_are_capped_and_the_cap_is_stated(run_dir: Path, tmp_path: Path) -> None:
-    """Of many decisions of a kind the first and the last are kept, and the page gives both counts."""
-    sample = DecisionSample()
-    for i in range(3 * CAP):
-        sample.add({"kind": "StopWorker", "t_s": float(i), "worker_id": f"w{i}", "reason": "x", "bound": 0.0})
-    sample.add({"kind": "SetTimer", "t_s": 1e9, "name": "n", "at_s": 1.0, "reason": "y"})
-    rows = sample.rows()
-    assert sample.shown() == {"StopWorker": (CAP, 3 * CAP), "SetTimer": (1, 1)}
-    assert [row[0] for row in rows[:2]] == [0.0, 1.0] and rows[-2][0] == 3 * CAP - 1
-    log = run_dir / "log.jsonl"
-    started = log.read_text(encoding="utf-8").count('"kind":"StartGroup"')
-    assert started > ROUTINE_CAP
-    assert f"StartGroup {ROUTINE_CAP} of {started:,}" in render(read_run(run_dir), {})
+def test_page_lets_no_other_script_run(page: str) -> None:
+    """The content security policy names the hash of the page's script and allows nothing else."""
+    script = re.findall(r"<script>(.*?)</script>", page, flags=re.S)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert len(script) == 1 and policy is not None
+    only = base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{only}'" in policy.group(1) and "default-src 'none'" in policy.group(1)
+    assert not re.search(r"innerHTML|insertAdjacentHTML|outerHTML|eval\(|document\.write", script[0])
 
 
 def test_idle_causes_add_up_to_the_summary(record: RunRecord) -> None:
@@ -266,9 +164,14 @@ def test_workers_up_follow_joins_and_losses(record: RunRecord) -> None:
     assert max(counts[lost_at:]) > counts[lost_at]
 
 
-def test_restarted_workers_show_their_reason(page: str) -> None:
-    """A worker that was started twice says so beside the reason of its activation."""
-    assert "(started 2 times)" in Outline(page).text
+def test_every_start_and_end_of_a_worker_shows_its_reason(page: str, record: RunRecord) -> None:
+    """All starts, losses and stops are told with their reasons, also of a worker that came back."""
+    assert record.log is not None
+    text = Outline(page).text
+    stories = [worker.story for worker in record.log.workers.values() if worker.story]
+    assert any([what for _, what, _ in story].count("started") == 2 for story in stories)
+    for story in stories:
+        assert all(f": {what}: {why}" in text for _, what, why in story)
 
 
 def test_figures_are_on_disk_and_in_the_page(run_dir: Path, page: str) -> None:
@@ -330,6 +233,8 @@ def test_unfinished_run_says_what_it_waits_for(run_dir: Path, tmp_path: Path) ->
         ("config.toml", "name =", "not TOML"),
         ("log.jsonl", "nonsense\n", "log.jsonl:1"),
         ("log.jsonl", '{"no": "kind"}\n', "log.jsonl:1"),
+        ("log.jsonl", '{"kind": "RunStarted", "t_s": Infinity}\n', "t_s = inf"),
+        ("log.jsonl", '{"kind": "StopWorker", "t_s": 0, "worker_id": "w", "bound": "x"}\n', "log.jsonl:1"),
     ],
 )
 def test_broken_files_are_the_users_error(

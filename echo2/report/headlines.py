@@ -44,24 +44,42 @@ def headlines(record: RunRecord) -> Iterator[Headline]:
 
 def rate(record: RunRecord) -> Headline:
     """Steps per second, against the upper bound and the plan."""
-    summary, plan = record.summary, record.plan
-    per_s, bound = summary["steps_per_s"], summary["upper_bound_steps_per_s"]
-    against = [
-        Against("upper bound (ratio)", f"{num(3600 * bound)} ({per_s / bound:.3f})", record.world),
-        Against("term of the bound", str(summary.get("upper_bound_term", "unknown")), record.world),
-    ]
+    per_s, plan = record.summary["steps_per_s"], record.plan
+    against = []
+    if (bound := record.rate_bound) is not None:
+        most, term = bound
+        against = [
+            Against("upper bound (ratio)", f"{num(3600 * most)} ({per_s / most:.3f})", record.world),
+            Against("term of the bound", term, record.world),
+        ]
     if plan is not None:
         against.append(Against("plan", num(3600 * plan["steps_per_s"]), "planned"))
+    against += [
+        Against(label, num(3600 * beside["steps_per_s"]), basis)
+        for label, basis, beside in record.beside
+        if "steps_per_s" in beside
+    ]
     return Headline("Steps per hour", num(3600 * per_s), record.world, against)
 
 
 def utilisation(record: RunRecord) -> Headline:
     """Learner utilisation, against the plan; the bubble is the rest."""
     summary, plan = record.summary, record.plan
-    against = [Against("bubble (idle)", percent(summary["bubble"]), record.world)]
+    against = [
+        Against("bound", percent(1.0), record.world),
+        Against("bubble (idle)", percent(summary["bubble"]), record.world),
+    ]
+    if steady := summary.get("steady"):
+        share = percent(steady["learner_utilisation"])
+        against.append(Against("steady, without the start", share, record.world))
     if plan is not None:
         against.insert(0, Against("plan", percent(plan["learner_utilisation"]), "planned"))
         against.append(Against("what binds", plan["binding"], "planned"))
+    against += [
+        Against(label, percent(beside["learner_utilisation"]), basis)
+        for label, basis, beside in record.beside
+        if "learner_utilisation" in beside
+    ]
     return Headline("Learner utilisation", percent(summary["learner_utilisation"]), record.world, against)
 
 
@@ -72,23 +90,28 @@ def cost(record: RunRecord) -> Headline:
     if rows:
         split = " + ".join(f"{num(usd)} {part}" for part, usd in rows[0].parts.items())
         against.insert(0, Against("made of", split, record.world))
+    against += [
+        Against(label, num(beside["step_cost_usd"]), basis)
+        for label, basis, beside in record.beside
+        if "step_cost_usd" in beside
+    ]
     return Headline("USD per step", num(record.summary["step_cost_usd"]), record.world, against)
 
 
 def staleness(record: RunRecord) -> Headline:
-    """Mean, p99 and maximum staleness of what was trained, against S."""
+    """The largest staleness of what was trained, against S; its mean and p99."""
     lags = record.summary["staleness"]
     against = [
+        Against("mean", f"{lags['mean']:.2f}", record.world),
         Against("p99", str(lags["p99"]), record.world),
-        Against("maximum", str(lags["max"]), record.world),
     ]
     if record.S is not None:
-        against.append(Against("bound S", str(record.S), "set"))
+        against.insert(0, Against("bound S", str(record.S), "set"))
     if record.plan is not None:
         against.append(
             Against("smallest feasible S", str(record.plan["smallest_feasible_S"] or "none"), "planned")
         )
-    return Headline("Mean staleness", f"{lags['mean']:.2f}", record.world, against)
+    return Headline("Staleness, maximum", str(lags["max"]), record.world, against)
 
 
 def dissemination(record: RunRecord) -> Headline:

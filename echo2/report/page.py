@@ -1,16 +1,24 @@
-"""The page: one HTML document with its style, script and pictures inside it."""
+"""The page: one HTML document with its style, script, data and pictures inside it.
+
+Text of a run gets into the document through `markup.esc` or as packed data that the script inserts as text;
+a content security policy keeps the page from loading anything and from running any script but its own.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping
 from importlib.resources import files
 
 from echo2.report.figures import FIGURES
 from echo2.report.markup import Html, esc, join, tag
+from echo2.report.payload import decision_data, pack, run_data
 from echo2.report.record import RunRecord
 from echo2.report.sections import SECTIONS
 
+SCRIPTS = ("data", "scope", "series", "course", "lanes", "versions", "list", "decisions", "tables", "main")
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
 TITLES = {
     "headline": "Headline",
     "answers": "Planner's answers",
@@ -33,13 +41,16 @@ def render(record: RunRecord, pngs: Mapping[str, tuple[bytes, bytes]]) -> str:
     parts = [make(record, pictures) for make in SECTIONS]
     here = [key for key in TITLES if any(f'<section id="{key}">' in part for part in parts)]
     links = join(Html(f'<a href="#{key}">{esc(TITLES[key])}</a>') for key in here)
+    script = _script()
+    only = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(only)}">'
         f"<title>{esc(record.name)}: echo2 run report</title><style>{_asset('page.css')}</style></head>"
         f"<body><header><h1>{esc(record.name)} {tag(record.world)}</h1><p>{esc(subtitle(record))}</p>"
         f"<nav>{links}</nav></header><main>{join(parts)}</main>"
-        f"<script>{_asset('page.js')}</script></body></html>\n"
+        f"{_data(record)}<script>{script}</script></body></html>\n"
     )
 
 
@@ -65,9 +76,27 @@ def picture(light: bytes, dark: bytes, caption: str) -> Html:
     )
 
 
+def _data(record: RunRecord) -> Html:
+    """The run's course and its decisions, packed; base64 holds no character that means anything in HTML."""
+    if record.log is None:
+        return Html("")
+    blocks = {
+        "run-data": run_data(record.world, record.S, record.log),
+        "decision-data": decision_data(record.log.decisions),
+    }
+    return join(
+        Html(f'<script type="text/plain" id="{name}">{pack(data)}</script>') for name, data in blocks.items()
+    )
+
+
+def _script() -> str:
+    """All scripts as one, in a scope of its own."""
+    return '"use strict";\n(function () {\n' + "".join(_asset(f"{name}.js") for name in SCRIPTS) + "})();"
+
+
 def _uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def _asset(name: str) -> str:
-    return files("echo2.report").joinpath(name).read_text(encoding="utf-8")
+    return files("echo2.report").joinpath("assets", name).read_text(encoding="utf-8")

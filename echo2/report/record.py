@@ -1,8 +1,10 @@
 """A run as the report sees it: everything its directory holds, simulated or live.
 
 `summary.json` is needed. Used where they are there: `plan.json` (what `echo2 plan --json` prints: the plan,
-the dated prices, the notes on where numbers come from), `log.jsonl`, `config.toml`, and `baselines.json`
-(summaries of other systems in the same world, each with its `system`).
+the dated prices, the notes on where numbers come from), `log.jsonl` and the logs of later lives of a live run
+(`log-2.jsonl`, ...), `config.toml`, `baselines.json` (summaries of other systems in the same world, each with
+its `system`) and `side-by-side.json` (simulations of a live run). A folder with a `run.json`
+is of a live run.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Data = dict[str, Any]
 class RunRecord:
     """What was planned (`plan`), what came of it (`summary`, `log`), and where the numbers come from.
 
-    `world` is "simulated" or "live". `baselines` are summaries of other systems in the same world.
+    `world` is "simulated" or "live". `baselines` are summaries of other systems in the same world. `beside`
+    are (label, basis, numbers) of the same run as planned and simulated, for a live one.
     """
 
     name: str
@@ -36,6 +39,7 @@ class RunRecord:
     prices: tuple[Data, ...]
     seed: int | None
     baselines: tuple[Data, ...]
+    beside: tuple[tuple[str, str, Data], ...] = ()
 
     @property
     def S(self) -> int | None:  # noqa: N802
@@ -44,9 +48,24 @@ class RunRecord:
             return int(self.plan["S"])
         return None if self.log is None else self.log.settings.get("staleness_bound")
 
+    @property
+    def rate_bound(self) -> tuple[float, str] | None:
+        """Steps/s that the run could not have beaten, and what sets it; None where nothing was trained.
 
-def read_run(directory: Path) -> RunRecord:
-    """Read a run directory. Missing or broken files: UserError with the file and what is wrong."""
+        A live run's summary has none: then it is the learner's own, 1 / mean training time.
+        """
+        bound = self.summary.get("upper_bound_steps_per_s")
+        if bound is not None:
+            return float(bound), str(self.summary.get("upper_bound_term", "unknown"))
+        train_s = self.summary.get("train_s_mean") or 0.0
+        return (1.0 / train_s, "learner: 1 / mean training time") if train_s > 0 else None
+
+
+def read_run(directory: Path, with_log: bool = True) -> RunRecord:
+    """Read a run directory; without its logs where only the numbers matter, which is much quicker.
+
+    Missing or broken files: UserError with the file and what is wrong.
+    """
     if not directory.is_dir():
         raise UserError(f"{directory}: no such run directory; `echo2 simulate CONFIG --out DIR` writes one")
     summary = _json(directory / "summary.json", dict)
@@ -54,21 +73,43 @@ def read_run(directory: Path) -> RunRecord:
         raise UserError(f"{directory}: holds no summary.json; `echo2 simulate CONFIG --out DIR` writes one")
     plan = _json(directory / "plan.json", dict)
     planned: Data = plan or {}
-    log_path = directory / "log.jsonl"
+    logs = _logs(directory) if with_log else []
     config_text = _text(directory / "config.toml")
     config = _toml(directory / "config.toml", config_text)
     return RunRecord(
         name=str(planned.get("name") or config.get("name") or directory.resolve().name),
-        world=str(summary.get("world") or "simulated"),
+        world=str(summary.get("world") or _world(directory)),
         summary=summary,
         plan=plan,
-        log=digest(log_path) if log_path.is_file() else None,
+        log=digest(logs) if logs else None,
         config_text=config_text,
         notes=tuple(str(note) for note in planned.get("notes") or summary.get("notes") or ()),
         prices=tuple(planned.get("prices") or ()),
         seed=config.get("seed", summary.get("seed")),
         baselines=tuple(_json(directory / "baselines.json", list) or ()),
+        beside=_beside(_json(directory / "side-by-side.json", dict) or {}),
     )
+
+
+def _beside(data: Data) -> tuple[tuple[str, str, Data], ...]:
+    """Simulations of a live run in `side-by-side.json`: of its file alone, and with what it measured."""
+    out: list[tuple[str, str, Data]] = []
+    if "simulated" in data:
+        out.append(("plan", "planned", data["simulated"].get("plan", {})))
+        out.append(("simulation of its file", "simulated", data["simulated"]))
+    if "calibrated" in data:
+        out.append(("simulation with what was measured", "simulated", data["calibrated"]))
+    return tuple(out)
+
+
+def _world(directory: Path) -> str:
+    return "live" if (directory / "run.json").is_file() else "simulated"
+
+
+def _logs(directory: Path) -> list[Path]:
+    """The logs of the run's lives, in order."""
+    later = sorted(directory.glob("log-*.jsonl"), key=lambda path: (len(path.name), path.name))
+    return [path for path in (directory / "log.jsonl", *later) if path.is_file()]
 
 
 def _text(path: Path) -> str:

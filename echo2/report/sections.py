@@ -1,6 +1,6 @@
 """The sections of the page, one function each; one without data says what is missing.
 
-Called by `page`. The long listings (versions, workers, decisions) are in `listings`.
+Called by `page`. What the script fills (timeline, versions, workers, decisions) is in `listings`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from echo2.report.costs import step_costs
 from echo2.report.headlines import Headline, headlines
 from echo2.report.listings import (
     Pictures,
+    chart,
     decisions_section,
     dissemination_section,
+    timeline_section,
     workers_section,
 )
 from echo2.report.markup import (
@@ -114,18 +116,6 @@ def baselines_section(record: RunRecord, pictures: Pictures) -> Html:
     )
 
 
-def timeline_section(record: RunRecord, pictures: Pictures) -> Html:
-    """The run over time."""
-    note = record.log.note if record.log is not None else missing("log.jsonl")
-    return section(
-        "timeline",
-        "Timeline",
-        note if isinstance(note, Html) else paragraph(note, "warning") if note else "",
-        pictures.get("timeline", ""),
-        pictures.get("timeline_excerpt", ""),
-    )
-
-
 def bubble_section(record: RunRecord, pictures: Pictures) -> Html:
     """Idle time by cause."""
     wall = record.summary["wall_s"]
@@ -174,12 +164,24 @@ def staleness_section(record: RunRecord, pictures: Pictures) -> Html:
         "staleness",
         "Staleness",
         pictures.get("staleness", ""),
+        _ages(record),
         table(("staleness", "trained rollouts", "share"), rows),
         paragraph(
             join(
                 ["No rollout staler than S may be trained; the scheduler drops it first. ", tag(record.world)]
             )
         ),
+    )
+
+
+def _ages(record: RunRecord) -> Html:
+    if record.log is None:
+        return missing("log.jsonl")
+    return chart(
+        "ages",
+        "Staleness of each step's batch: lowest, mean and highest, with the bound S",
+        f"Staleness of what each step was trained on ({record.world}): the band from the freshest group to "
+        "the stalest, their mean, and the bound S. Moves with the chart of dissemination.",
     )
 
 
