@@ -28,7 +28,7 @@ GOAL = 50
 
 def draw(data: pd.DataFrame) -> Any:
     """Two panels over the learning rate; a colour a model, a line style a dtype."""
-    figure, panels = style.new_figure(3.4, columns=2)
+    figure, panels = style.new_figure(3.8, columns=2)
     apart = int(data["steps_apart"].max())
     for model, colour in zip(dict.fromkeys(data["model"]), COLOURS):
         for dtype, (line, marker) in DTYPES.items():
@@ -38,7 +38,8 @@ def draw(data: pd.DataFrame) -> Any:
             share = 100 * single["share_changed"].mean()
             panels[0].plot(share.index, share, **look)
             ratio = single["full_bytes"].sum() / single["delta_bytes"].sum()
-            spread = [ratio - single["ratio"].min(), single["ratio"].max() - ratio]
+            # of a single step there is no spread, only rounding
+            spread = [(ratio - single["ratio"].min()).abs(), (single["ratio"].max() - ratio).abs()]
             panels[1].errorbar(ratio.index, ratio, yerr=spread, capsize=2, **look)
             if dtype == "bf16":
                 later = mine[mine["steps_apart"] == apart].set_index("learning_rate")["ratio"]
@@ -47,11 +48,10 @@ def draw(data: pd.DataFrame) -> Any:
     panels[0].set(xscale="log", yscale="log", xlabel="learning rate", ylabel="values changed by one step, %")
     panels[1].set(xscale="log", yscale="log", xlabel="learning rate", ylabel="times smaller than full")
     panels[1].axhline(GOAL, linewidth=0.8, linestyle=(0, (1, 2)), color=style.LIGHT.ink)
-    panels[1].text(1e-6, 0.9 * GOAL, f"{GOAL}: goal at 1e-6", va="top", fontsize=8)
+    panels[1].text(1e-3, 1.05 * GOAL, f"{GOAL}: goal at 1e-6", ha="right", va="bottom", fontsize=8)
     for panel in panels:
         plain_ticks(panel)
-    panels[0].legend()
-    panels[1].legend()
+    figure.legend(*panels[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
