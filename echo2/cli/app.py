@@ -14,7 +14,24 @@ from typing import Annotated
 import typer
 
 import echo2
-from echo2.cli import init, plan, replay, report, simulate, sweep, topology, traces, train, worker
+from echo2.cli import (
+    compare,
+    export,
+    figures,
+    init,
+    optimise,
+    pareto,
+    plan,
+    replay,
+    report,
+    simulate,
+    sweep,
+    topology,
+    traces,
+    train,
+    validate,
+    worker,
+)
 from echo2.cli.exits import INFEASIBLE, INTERRUPTED, MISTAKE, OK, StoppedError
 from echo2.cli.output import remedy
 from echo2.errors import InfeasibleError, UserError
@@ -32,10 +49,16 @@ app.command("simulate")(simulate.simulate)
 app.command("train")(train.train)
 app.command("worker")(worker.worker)
 app.command("sweep")(sweep.sweep)
+app.command("pareto")(pareto.pareto)
+app.command("compare")(compare.compare)
+app.command("optimise")(optimise.optimise)
 app.command("topology")(topology.topology)
 app.command("replay")(replay.replay)
 app.command("report")(report.report)
+app.command("figures")(figures.figures)
+app.command("validate")(validate.validate)
 app.add_typer(traces.app, name="traces")
+app.add_typer(export.app, name="export")
 
 
 def _version(wanted: bool) -> None:

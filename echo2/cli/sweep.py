@@ -1,9 +1,9 @@
-"""`echo2 sweep`: plan and simulate every point of a grid, on all cores, and make a table of it."""
+"""`echo2 sweep`: plan and simulate every point of a grid, on all cores or a Ray cluster, and tabulate it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +39,19 @@ Jobs = Annotated[
         "--jobs", metavar="N", parser=whole("--jobs", 0, MOST_JOBS), help="Processes; 0: all cores."
     ),
 ]
-SHOWN = 24
+BACKENDS = ("local", "ray")
+Backend = Annotated[
+    str,
+    typer.Option("--backend", metavar="NAME", help="local: processes of this machine. ray: a Ray cluster."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="The cluster: auto, HOST:PORT, ray://HOST:PORT; default: RAY_ADDRESS, else one started here.",
+    ),
+]
 
 
 def sweep(
@@ -50,6 +62,8 @@ def sweep(
     set_: Set = None,
     seed: Seed = None,
     jobs: Jobs = 0,
+    backend: Backend = "local",
+    ray_address: RayAddress = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -57,9 +71,12 @@ def sweep(
     from echo2.cli.sweep_grid import points
     from echo2.cli.sweep_point import placed
     from echo2.cli.sweep_store import Store, check_format
+    from echo2.cli.sweep_table import show
     from echo2.config.load import read_table
+    from echo2.study.intervals import with_intervals
 
     check_format(out)
+    _check_backend(backend, ray_address)
     overrides = [*(set_ or ()), *([] if seed is None else [f"seed={seed}"])]
     wanted = points(read_table(config), config, overrides, grid or (), seeds)
     if dry_run:
@@ -67,25 +84,48 @@ def sweep(
     with closing(Store(out)) as store:
         kept = sum(point.key in store.rows for point in wanted)
         missing = list({point.key: point for point in wanted if point.key not in store.rows}.values())
-        _run(missing, store, jobs or os.cpu_count() or 1, kept)
-        rows = [placed(store.rows[point.key], point) for point in wanted]
+        _run(missing, _rows(missing, jobs, backend, ray_address), store, kept)
+        rows = with_intervals([placed(store.rows[point.key], point) for point in wanted])
         store.write_table(rows)
     if json:
         from echo2.cli.output import print_json
 
         print_json({"out": str(out), "points": len(wanted), "kept": kept, "rows": rows})
     else:
-        _show(rows, [name for name, _ in wanted[0].values], out, kept)
+        show(rows, [name for name, _ in wanted[0].values], out, kept)
     return None
 
 
-def _run(missing: Sequence[Point], store: Store, jobs: int, kept: int) -> None:
-    """Run what is missing, keeping each row at once; whatever stops it, what is done is kept."""
+def _check_backend(backend: str, ray_address: str | None) -> None:
+    if backend not in BACKENDS:
+        raise UserError(f"--backend {backend}: must be {' or '.join(BACKENDS)}")
+    if backend == "ray":
+        from echo2.cli.sweep_ray import check_ray
+
+        check_ray()
+    elif ray_address is not None:
+        raise UserError(f"--ray-address {ray_address}: is for --backend ray only; give that too")
+
+
+def _rows(
+    missing: Sequence[Point], jobs: int, backend: str, ray_address: str | None
+) -> Generator[dict[str, Any], None, None]:
+    """The rows of these points as they are done."""
+    if backend == "ray":
+        from echo2.cli.sweep_ray import ray_results
+
+        return ray_results(missing, jobs, ray_address)
     from echo2.cli.sweep_point import run_point
     from echo2.cli.sweep_pool import results
 
+    return results(run_point, missing, min(jobs or os.cpu_count() or 1, len(missing)))
+
+
+def _run(
+    missing: Sequence[Point], rows: Generator[dict[str, Any], None, None], store: Store, kept: int
+) -> None:
+    """Run what is missing, keeping each row at once; whatever stops it, what is done is kept."""
     done = 0
-    rows = results(run_point, missing, min(jobs, len(missing)))
     try:
         with closing(rows), _progress(len(missing)) as advance:
             for row in rows:
@@ -127,32 +167,3 @@ def _print_points(wanted: Sequence[Point]) -> None:
     for point in wanted:
         values = ", ".join(f"{name} = {literal(value)}" for name, value in point.values)
         typer.echo(f"# seed = {point.config.seed}{', ' if values else ''}{values}")
-
-
-def _show(rows: list[dict[str, Any]], names: list[str], out: Path, kept: int) -> None:
-    from echo2.cli.tables import console, table
-
-    columns = ["kappa", "steps/h", "bound", "utilisation", "USD/step", "staleness", "workers", "status"]
-    listed = [[*(row[name] for name in names), row["seed"], *_cells(row)] for row in rows[:SHOWN]]
-    more = f", the first {SHOWN}" if len(rows) > SHOWN else ""
-    console().print(table(f"{len(rows)} points{more}", [*names, "seed", *columns], listed))
-    troubles = sum(row["status"] == "error" for row in rows)
-    typer.echo(
-        f"wrote {out}: {len(rows)} rows, {kept} kept from before"
-        + (f", {troubles} errors" if troubles else "")
-    )
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    if row["status"] == "error":
-        return ["", "", "", "", "", "", "", f"error: {row['message']}"]
-    return [
-        str(row["kappa"]),
-        f"{3600 * row['steps_per_s']:.2f}",
-        f"{3600 * row['upper_bound_steps_per_s']:.2f}",
-        f"{row['learner_utilisation']:.1%}",
-        f"{row['step_cost_usd']:.3f}",
-        f"{row['staleness_mean']:.2f}",
-        str(row["plan_workers"]),
-        row["status"],
-    ]

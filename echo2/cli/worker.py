@@ -73,6 +73,38 @@ def worker(
             help="End (exit code 3) when the learner is silent.",
         ),
     ] = 900.0,
+    run_key: Annotated[
+        str,
+        typer.Option(
+            "--run-key",
+            metavar="KEY",
+            help="The run's public key; snapshots signed by another are refused from the start.",
+        ),
+    ] = "",
+    relay: Annotated[
+        bool,
+        typer.Option("--relay/--no-relay", help="Pass snapshots on to other workers that reach this one."),
+    ] = True,
+    relay_port: Annotated[
+        int,
+        typer.Option(
+            "--relay-port",
+            metavar="N",
+            parser=whole("--relay-port", 0, 65535),
+            help="Where others reach it; 0: any free port.",
+        ),
+    ] = 0,
+    relay_host: Annotated[
+        str,
+        typer.Option(
+            "--relay-host",
+            metavar="HOST",
+            help="The address others are told; this machine's own towards the learner by default.",
+        ),
+    ] = "",
+    relay_mbps: Annotated[
+        float, typer.Option("--relay-mbps", metavar="N", min=0.0, help="Limit what is passed on.")
+    ] = 0.0,
     link: Annotated[
         str | None,
         typer.Option("--link", metavar="TRACE", help="Shape the link like this trace of `echo2 traces`."),
@@ -147,6 +179,7 @@ def worker(
     prepare(threads)  # before anything imports torch
     from echo2.runtime.worker.agent import AgentLimits
     from echo2.runtime.worker.build import LinkSettings, WorkerSettings
+    from echo2.runtime.worker.peers import RelaySettings
     from echo2.runtime.worker.process import log_to_stderr, new_session
 
     session = new_session()
@@ -159,6 +192,8 @@ def worker(
         worker_id=worker_id,
         work_dir=work_dir,
         ca=ca,
+        run_key=run_key,
+        relay=RelaySettings(relay, relay_port, relay_host, relay_mbps),
         link=LinkSettings(downlink_mbps, uplink_mbps, rtt_ms, link, link_seed, worker_id or session),
         limits=AgentLimits(give_up_s=give_up_after),
         profile=_profile(simulated),

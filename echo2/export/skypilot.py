@@ -1,0 +1,167 @@
+"""A plan as SkyPilot tasks: one for the learner, one for each kind of worker that the plan rents.
+
+A worker's task is one worker, launched as often as the plan rents it: a worker that is preempted comes back
+alone, while the nodes of one task would all be started anew. Workers dial out to the learner, whose address
+and token they get from the environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+from echo2.config import Config, Pool
+from echo2.errors import UserError
+from echo2.export.check import check_task
+from echo2.export.clouds import NO_PORTS, SPOT_CLOUDS, sky_cloud, sky_gpu, sky_infra
+from echo2.policy.plan_types import RunPlan
+from echo2.scenario.workers import engine_of
+
+PORT = 8123
+DISK_GB = 200
+# Checkpoints hold weights, their copy in float32 and two moments: 14 bytes a parameter of 2.
+DISK_PER_SNAPSHOT_GB = 20
+MODEL = "$HOME/model"
+RUN = "$HOME/echo2-run"
+OWNERS = {"Qwen3": "Qwen"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: its file's name, how many are launched, its content, and what the reader should know."""
+
+    file: str
+    copies: int
+    content: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What tasks need beside the plan: how echo2 is installed (empty: by name), and the model, as a
+    directory that is mounted (relative to the tasks) or a name on Hugging Face."""
+
+    package: str
+    model_dir: str
+    model_name: str
+
+
+def model_on_hub(config: Config) -> str:
+    """The model's name on Hugging Face: as given with its owner, or of a known family. Else UserError."""
+    name = config.model.name
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return name
+    for family, owner in OWNERS.items():
+        if name.startswith(family):
+            return f"{owner}/{name}"
+    raise UserError(
+        f"model.name = {name!r}: whose it is on Hugging Face is not known; write OWNER/{name}, or give the "
+        "model's directory as train.model"
+    )
+
+
+def tasks(config: Config, plan: RunPlan, launch: Launch) -> list[Task]:
+    """The learner's task, then one for each pool of which the plan rents workers, all checked."""
+    pools = {pool.name: pool for pool in config.pool}
+    made = [_learner(config, launch)]
+    for row in plan.workers:
+        if row.active and not pools[row.pool].local:
+            made.append(_worker(config, pools[row.pool], row.active, launch))
+    for task in made:
+        check_task(task.content)
+        if [other.file for other in made].count(task.file) > 1:
+            raise UserError(f"pool.*.name: two pools would both be written as {task.file}; rename one")
+    return made
+
+
+def _learner(config: Config, launch: Launch) -> Task:
+    learner, notes = config.learner, []
+    cloud = sky_cloud(learner.provider)
+    if cloud in NO_PORTS:
+        raise UserError(
+            f"learner.provider = {learner.provider!r}: SkyPilot cannot open a port there, and workers must "
+            "dial the learner; take another provider for it"
+        )
+    notes += _whereabouts("learner", learner.provider, cloud)
+    if learner.gpus > 1:
+        notes.append(
+            f"learner: the plan counts on {learner.gpus} GPUs, echo2 train is one process on one GPU yet: "
+            "a step will take longer than planned."
+        )
+    disk = DISK_GB + round(DISK_PER_SNAPSHOT_GB * (config.model.snapshot_gb or 0))
+    resources = _resources("learner", learner.provider, learner.region, learner.gpu, learner.gpus)
+    flags = "--set train.host=0.0.0.0 " + f"--set train.port={PORT} --set train.model={MODEL}"
+    content = {
+        "name": _name(config, "learner"),
+        "workdir": ".",
+        **({"file_mounts": {"~/model": launch.model_dir}} if launch.model_dir else {}),
+        "resources": {**resources, "use_spot": False, "disk_size": disk, "ports": [PORT]},
+        "secrets": {"ECHO2_TOKEN": None, **({} if launch.model_dir else {"HF_TOKEN": None})},
+        "setup": _setup(launch.package, "runtime")
+        + ("" if launch.model_dir else f"hf download {launch.model_name} --local-dir {MODEL}\n"),
+        "run": "source ~/echo2-env/bin/activate\n"
+        f"if [ -d {RUN} ]; then resume=--resume; fi\n"
+        f"exec echo2 train run.toml {flags} --out {RUN} $resume\n",
+    }
+    return Task("learner.yaml", 1, content, tuple(notes))
+
+
+def _worker(config: Config, pool: Pool, copies: int, launch: Launch) -> Task:
+    where, cloud = f"pool.{pool.name}", sky_cloud(pool.provider)
+    spot = pool.market == "spot" and (cloud in SPOT_CLOUDS or not cloud)
+    notes = _whereabouts(where, pool.provider, cloud)
+    if pool.market == "spot" and not spot:
+        notes.append(f"SkyPilot rents no spot machines of {cloud}: on demand, at another price than planned.")
+    if pool.engine == "simulated":
+        raise UserError(f"{where}.engine = 'simulated': only sleeps; set engine = 'vllm' to rent it")
+    resources = _resources(where, pool.provider, pool.region, pool.gpu, engine_of(config, pool).gpus)
+    recovery = {"job_recovery": {"max_restarts_on_errors": 3}}
+    tls = config.train.tls_cert is not None
+    content = {
+        "name": _name(config, pool.name),
+        **({"workdir": "."} if tls else {}),
+        "resources": {**resources, "use_spot": spot, "disk_size": DISK_GB, **recovery},
+        "envs": {"ECHO2_LEARNER": None},
+        "secrets": {"ECHO2_TOKEN": None},
+        "setup": _setup(launch.package, "runtime,vllm" if pool.engine == "vllm" else "runtime"),
+        "run": "source ~/echo2-env/bin/activate\n"
+        f'exec echo2 worker --join "$ECHO2_LEARNER" --pool {quote(pool.name)} --engine {pool.engine}'
+        + (f" --ca {quote(config.train.tls_cert or '')}" if tls else "")
+        + "\n",
+    }
+    return Task(f"worker-{_slug(pool.name)}.yaml", copies, content, tuple(notes))
+
+
+def _resources(where: str, provider: str, region: str, gpu: str, gpus: int) -> dict[str, Any]:
+    infra, card = sky_infra(provider, region), sky_gpu(where, gpu)
+    rented = {"accelerators": {card: gpus}} if card else {"cpus": "4+"}
+    return {**({"infra": infra} if infra else {}), **rented}
+
+
+def _whereabouts(where: str, provider: str, cloud: str) -> list[str]:
+    if cloud:
+        return []
+    return [
+        f"{where}: SkyPilot does not know {provider}, so it will choose a cloud by itself, at another price "
+        "than planned. Rent there by hand and run the commands below, or add infra."
+    ]
+
+
+def _setup(package: str, extras: str) -> str:
+    what = f"echo2[{extras}] @ {package}" if package else f"echo2[{extras}]"
+    return (
+        f"set -e\npython3 -m venv ~/echo2-env\nsource ~/echo2-env/bin/activate\npip install {quote(what)}\n"
+    )
+
+
+def _name(config: Config, part: str) -> str:
+    text = _slug(f"{config.name}-{part}")
+    return (text if text[:1].isalpha() else f"echo2-{text}")[:50].rstrip("-")
+
+
+def _slug(text: str) -> str:
+    """What may stand in the name of a file or a task."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "unnamed"
