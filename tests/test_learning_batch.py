@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2.errors import UserError
-from echo2.runtime.data.rollout import Rollout, Segment
+from echo2.runtime.data.rollout import Rollout, Segment, Span
 from echo2.runtime.learning.batch import micro_batches
 from echo2.runtime.learning.testing import make_rollout
 
@@ -86,9 +86,10 @@ def test_rollouts_without_an_advantage_are_left_out() -> None:
 
 
 def test_tokens_of_the_environment_are_masked() -> None:
-    """Flags take out tokens in the middle of a completion, with their recorded log-probs."""
-    rollout = make_rollout(0, 0, [5, 6, 7], 0.0, logprobs=[-1.0, -9.0, -2.0])
-    (micro,) = micro_batches([rollout], {"0:0": 1.0}, 10, {"0:0": [True, False, True]})
+    """Spans take out tokens in the middle of a completion, with their recorded log-probs."""
+    written = make_rollout(0, 0, [5, 6, 7], 0.0, logprobs=[-1.0, -9.0, -2.0])
+    rollout = dataclasses.replace(written, environment=(Span(1, 2),))
+    (micro,) = micro_batches([rollout], {"0:0": 1.0}, 10)
     assert micro.targets[micro.mask].tolist() == [5, 7]
     assert micro.behaviour.tolist() == [[0.0, -1.0, 0.0, -2.0]]
 
@@ -117,9 +118,3 @@ def test_a_rollout_that_cannot_be_trained_is_named(
     rollout = dataclasses.replace(make_rollout(0, 0, [5, 6], 0.0), **change)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
         micro_batches([rollout], {"0:0": 1.0}, budget)
-
-
-def test_flags_that_do_not_match_are_refused() -> None:
-    """Trainable flags must be one per token."""
-    with pytest.raises(UserError, match="rollout 0:0 has 1 trainable flags for 2 tokens"):
-        micro_batches([make_rollout(0, 0, [5, 6], 0.0)], {"0:0": 1.0}, 9, {"0:0": [True]})

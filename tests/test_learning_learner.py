@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Gemma2Config, Gemma2ForCausalLM, PreTrainedModel
 
-from echo2.runtime.data.rollout import Rollout, Segment
+from echo2.runtime.data.rollout import Rollout, Segment, Span
 from echo2.runtime.learning.learner import Learner
 from echo2.runtime.learning.sampling import Sampling
 from echo2.runtime.learning.settings import LearnerSettings
@@ -222,14 +222,14 @@ def test_a_batch_without_variance_is_a_step_that_moves_nothing() -> None:
 
 
 def test_tokens_of_the_environment_carry_no_gradient() -> None:
-    """Flagged tokens may have any recorded log-prob: neither count nor gradient changes."""
-    rollouts = drawn(tiny_qwen3())
-    flags = {r.rollout_id: [i != 1 for i in range(r.tokens)] for r in rollouts}
+    """Tokens of its spans may have any recorded log-prob: neither count nor gradient changes."""
+    drawn_alone = drawn(tiny_qwen3())
+    rollouts = [dataclasses.replace(r, environment=(Span(1, 2),)) for r in drawn_alone]
     wrong = [dataclasses.replace(r, logprobs=(r.logprobs[0], -50.0, *r.logprobs[2:])) for r in rollouts]
     left, right = Learner(tiny_qwen3(), PLAIN), Learner(tiny_qwen3(), PLAIN)
-    metrics = left.step(rollouts, flags)
+    metrics = left.step(rollouts)
     assert metrics.tokens == sum(r.tokens - 1 for r in rollouts)
-    assert metrics.loss == right.step(wrong, flags).loss
+    assert metrics.loss == right.step(wrong).loss
     for name, tensor in left.model.state_dict().items():
         assert torch.equal(tensor, right.model.state_dict()[name])
 

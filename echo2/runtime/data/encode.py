@@ -38,3 +38,42 @@ def encode_prompt(
             "use a model with a longer context, a smaller max_tokens, or leave the prompt out"
         )
     return tuple(int(token) for token in ids)
+
+
+def encode_answer(
+    tokenizer: Any, text: str, template: str = "auto", stopped: int | None = None
+) -> tuple[int, ...]:
+    """Token ids of an environment's answer, to be put after a turn of the model.
+
+    `stopped` is the stop token the turn ended with, None where it was cut off. "plain" is the text alone.
+    "chat" is what the template writes between a turn of the assistant and the next one with the text as
+    user message; what closes the turn comes first, unless the model wrote it. Raises UserError for an answer
+    without tokens, or a template that rewrites earlier messages.
+    """
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if has_template and template != "plain":
+        text = _between_turns(tokenizer, text, stopped)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    if not ids:
+        raise UserError(
+            "the environment's answer is empty; a turn of a task must say something or end with None"
+        )
+    return tuple(int(token) for token in ids)
+
+
+def _between_turns(tokenizer: Any, text: str, stopped: int | None) -> str:
+    """What the chat template writes from the end of an assistant's message to the next one's start."""
+    mark = "\u241e"
+    told = [{"role": "user", "content": "."}, {"role": "assistant", "content": mark}]
+    before = tokenizer.apply_chat_template(told, tokenize=False)
+    told.append({"role": "user", "content": text})
+    after = tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
+    place = after.find(mark)
+    if before.count(mark) != 1 or place < 0 or not after.startswith(before[: before.index(mark) + 1]):
+        raise UserError(
+            "the model's chat template rewrites earlier messages, so turns cannot follow each other as they "
+            "are; choose train.template = 'plain'"
+        )
+    written = after[place + 1 :]
+    closing = "" if stopped is None else tokenizer.decode([stopped])
+    return str(written.removeprefix(closing)) if closing else str(written)

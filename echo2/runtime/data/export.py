@@ -20,7 +20,8 @@ def export_parquet(ledger: LedgerReader, path: Path) -> int:
     """Write every rollout, one a row; returns the rows. Raises UserError without pyarrow or disk space.
 
     The columns of `Entry`, then prompt_ids, token_ids (int32 lists), logprobs (float64 list), segment_starts
-    and segment_versions, null for what never finished. The file appears when it is complete.
+    and segment_versions, environment_starts and environment_ends, null for what never finished. The file
+    appears when it is complete.
     """
     try:
         import pyarrow as pa
@@ -54,6 +55,7 @@ def _schema(pa: Any) -> Any:
     columns += [("prompt_ids", pa.list_(pa.int32())), ("token_ids", pa.list_(pa.int32()))]
     columns += [("logprobs", pa.list_(pa.float64()))]
     columns += [("segment_starts", pa.list_(pa.int32())), ("segment_versions", pa.list_(pa.int64()))]
+    columns += [(f"environment_{edge}", pa.list_(pa.int32())) for edge in ("starts", "ends")]
     return pa.schema(columns)
 
 
@@ -64,4 +66,6 @@ def _rows(ledger: LedgerReader) -> Iterator[dict[str, Any]]:
             row |= {name: getattr(rollout, name) for name in ("prompt_ids", "token_ids", "logprobs")}
             row["segment_starts"] = [segment.start for segment in rollout.segments]
             row["segment_versions"] = [segment.version for segment in rollout.segments]
+            row["environment_starts"] = [span.start for span in rollout.environment]
+            row["environment_ends"] = [span.end for span in rollout.environment]
         yield row

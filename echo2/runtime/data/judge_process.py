@@ -15,6 +15,7 @@ from typing import Any
 
 from echo2.runtime.data.registry import TaskSpec
 from echo2.runtime.data.task import Prompt, Task
+from echo2.runtime.data.verify import play
 
 # An answer such as 9^9^9^9 must not take the learner's host down with it.
 MEMORY_BYTES = 8 * 2**30
@@ -45,9 +46,12 @@ def main() -> None:
 
 
 def _judge(task: Task, request: dict[str, Any]) -> dict[str, Any]:
+    prompt = Prompt(**request["prompt"])
     try:
-        reward = task.reward(Prompt(**request["prompt"]), request["completion"])
-        return {"reward": float(reward)}
+        if "completions" in request:
+            answers, reward = play(task, prompt, request["completions"])
+            return {"answers": answers, "reward": reward}
+        return {"reward": float(task.reward(prompt, request["completion"]))}
     except Exception as error:
         return {"raised": f"{type(error).__name__}: {error}"[:500]}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from echo2.runtime.data.states import EDGES, ROLLBACK_EDGES, LedgerError, State
 
 APPLICATION_ID = 0x45434832  # "ECH2"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_S = 10.0
 
 
@@ -48,6 +48,7 @@ CREATE TABLE rollouts (
   token_ids BLOB,
   logprobs BLOB,
   segments BLOB,
+  environment BLOB,
   checksum INTEGER,
   UNIQUE (group_id, idx),
   CHECK (state NOT IN ('finished', 'trained') OR checksum IS NOT NULL),

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from echo2.errors import UserError
-from echo2.runtime.data.rollout import Rollout, Segment
+from echo2.runtime.data.rollout import Rollout, Segment, Span
 
 # The columns a finished rollout fills, in the order of `pack`.
 PAYLOAD_COLUMNS = (
@@ -28,6 +28,7 @@ PAYLOAD_COLUMNS = (
     "token_ids",
     "logprobs",
     "segments",
+    "environment",
     "checksum",
 )
 IDENTITY_COLUMNS = ("rollout_id", "group_id", "idx", "prompt", "attempt", "worker_id")
@@ -42,12 +43,13 @@ def pack(rollout: Rollout) -> tuple[Column, ...]:
         _bytes("i", rollout.token_ids),
         _bytes("d", rollout.logprobs),
         _bytes("q", tuple(chain.from_iterable((s.start, s.version) for s in rollout.segments))),
+        _bytes("i", tuple(chain.from_iterable((s.start, s.end) for s in rollout.environment))),
     )
     reward = rollout.reward if math.isfinite(rollout.reward) else None
     return (
         rollout.oldest_version,
         rollout.newest_version,
-        rollout.tokens,
+        rollout.generated,
         rollout.finish_reason,
         reward,
         *blobs,
@@ -58,13 +60,13 @@ def pack(rollout: Rollout) -> tuple[Column, ...]:
 def unpack(row: Sequence[Any]) -> Rollout:
     """The rollout of a row of identity and payload columns. Raises UserError when the blobs were damaged."""
     rollout_id, group_id, index, prompt, attempt, worker_id, _, _, _, finish_reason, reward = row[:11]
-    blobs = tuple(bytes(blob) for blob in row[11:15])
-    if _checksum(blobs) != row[15]:
+    blobs = tuple(bytes(blob) for blob in row[11:16])
+    if _checksum(blobs) != row[16]:
         raise UserError(
             f"ledger: rollout {rollout_id!r} does not match its checksum, the file was damaged on disk; "
             "restore it from a backup, or resume in a new run directory from the checkpoint alone"
         )
-    flat = _numbers("q", blobs[3])
+    flat, spans = _numbers("q", blobs[3]), _numbers("i", blobs[4])
     return Rollout(
         rollout_id=rollout_id,
         group_id=group_id,
@@ -78,6 +80,7 @@ def unpack(row: Sequence[Any]) -> Rollout:
         segments=tuple(Segment(start, version) for start, version in zip(flat[::2], flat[1::2])),
         finish_reason=finish_reason,
         reward=math.nan if reward is None else reward,
+        environment=tuple(Span(start, end) for start, end in zip(spans[::2], spans[1::2])),
     )
 
 

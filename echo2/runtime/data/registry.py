@@ -30,6 +30,7 @@ BUILT_IN = {
     "noise": "echo2.runtime.data.tasks.noise:Noise",
     "reasoning_gym": "echo2.runtime.data.tasks.reasoning_gym:ReasoningGym",
     "math": "echo2.runtime.data.tasks.math_jsonl:MathJsonl",
+    "poker": "echo2.runtime.data.tasks.poker:Poker",
 }
 
 

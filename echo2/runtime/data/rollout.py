@@ -27,12 +27,22 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Completion tokens `start` to `end` - 1: what an environment wrote between two turns of the model."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
-    """One completion of one prompt.
+    """One completion of one prompt, or of several turns: then all that follows the prompt.
 
     `rollout_id` is "{group_id}:{index}", the same however often it is sent. `prompt` is the ordinal in the
     data set. `logprobs[i]` is log p(token_ids[i]) in nats under the distribution it was sampled from
-    (temperature and truncation applied). `reward` is nan until the data plane has judged it.
+    (temperature and truncation applied), and 0 in the spans of `environment`, which no policy chose: they
+    are in the context and never in a loss or a statistic. Segments cover both, an environment's tokens
+    belong to the one before. `reward` is nan until the data plane has judged it.
     """
 
     rollout_id: str
@@ -47,11 +57,25 @@ class Rollout:
     segments: tuple[Segment, ...]
     finish_reason: str
     reward: float = math.nan
+    environment: tuple[Span, ...] = ()
 
     @property
     def tokens(self) -> int:
-        """Completion tokens."""
+        """Completion tokens, the environment's among them."""
         return len(self.token_ids)
+
+    @property
+    def generated(self) -> int:
+        """Tokens that the model generated: what lengths and rates count."""
+        return generated_tokens(self.tokens, self.environment)
+
+    @property
+    def chosen(self) -> list[bool]:
+        """For each completion token whether the policy chose it."""
+        flags = [True] * self.tokens
+        for span in self.environment:
+            flags[span.start : span.end] = [False] * (span.end - span.start)
+        return flags
 
     @property
     def oldest_version(self) -> int:
@@ -67,6 +91,11 @@ class Rollout:
     def judged(self) -> bool:
         """Whether a reward has been set."""
         return not math.isnan(self.reward)
+
+
+def generated_tokens(tokens: int, environment: Sequence[Span]) -> int:
+    """Tokens of a completion without those of the environment."""
+    return tokens - sum(span.end - span.start for span in environment)
 
 
 def rollout_id(group_id: int, index: int) -> str:
@@ -100,6 +129,7 @@ def check(
     _check_ids(rollout, "token_ids", rollout.token_ids, vocab_size)
     _check_logprobs(rollout)
     _check_segments(rollout, newest_version)
+    _check_environment(rollout)
     if rollout.finish_reason not in FINISH_REASONS:
         raise _refused(rollout, "finish_reason", rollout.finish_reason, f"one of {', '.join(FINISH_REASONS)}")
     if not _is_real(rollout.reward) or math.isinf(rollout.reward):
@@ -157,6 +187,20 @@ def _check_segments(rollout: Rollout, newest_version: int | None) -> None:
                 rollout, f"{name}.version", segment.version, f"<= {newest_version}, the newest published"
             )
         last = segment
+
+
+def _check_environment(rollout: Rollout) -> None:
+    """Spans ascend with a turn of the model before, between and after them; their log-probs are 0."""
+    last = 0
+    for place, span in enumerate(rollout.environment):
+        name = f"environment[{place}]"
+        if not _is_int(span.start) or not last < span.start < rollout.tokens:
+            raise _refused(rollout, f"{name}.start", span.start, f"{last + 1} to {rollout.tokens - 1}")
+        if not _is_int(span.end) or not span.start < span.end < rollout.tokens:
+            raise _refused(rollout, f"{name}.end", span.end, f"{span.start + 1} to {rollout.tokens - 1}")
+        if any(rollout.logprobs[span.start : span.end]):
+            raise _refused(rollout, f"{name}'s log-probs", "not 0", "0: no policy chose these tokens")
+        last = span.end
 
 
 def _is_int(value: Any) -> bool:

@@ -76,8 +76,8 @@ class Ticket:
 class Entry:
     """What the ledger knows of a rollout, without its tokens.
 
-    `step` is the version it was trained at (or is claimed for), `cause` why it was given up. Versions,
-    tokens and reward are None before it finishes.
+    `step` is the version it was trained at (or is claimed for), `cause` why it was given up. `tokens` are
+    those the model generated. Versions, tokens and reward are None before it finishes.
     """
 
     rollout_id: str

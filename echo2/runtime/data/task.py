@@ -43,7 +43,9 @@ class Prompt:
 class Episode(Protocol):
     """One play of a prompt. `turn` is told each completion and answers with the environment's next text.
 
-    None ends the episode; then `reward` is due. A single-turn task ends with its first completion.
+    None ends the episode; then `reward` is due. A single-turn task ends with its first completion. The same
+    prompt and completions give the same answers and the same reward, always and everywhere: the worker
+    plays beside its engine, and the learner plays the episode again before it believes a word of it.
     """
 
     @property
@@ -56,7 +58,7 @@ class Episode(Protocol):
         ...
 
     def reward(self) -> float:
-        """The finished episode's reward."""
+        """The episode's reward, finished or cut short for want of room in the context."""
         ...
 
 
@@ -126,6 +128,45 @@ class SingleTurn:
     def episode(self, prompt: Prompt) -> Episode:
         """A new play of a prompt."""
         return SingleTurnEpisode(self, prompt)  # type: ignore[arg-type]
+
+
+class SeveralTurns:
+    """What tasks of several turns share: a task of this kind has `turns` above 1 and an `episode` of its own.
+
+    `turns` bounds the completions of an episode, `turn_tokens` the tokens of one. An episode that needs more
+    room than rollout.max_tokens is cut short after a turn of the model.
+    """
+
+    name = ""
+    isolated = True
+    deadline_s = 5.0
+    turns = 1
+    turn_tokens = 1
+
+    def episode(self, prompt: Prompt) -> Episode:
+        """A new play of a prompt."""
+        raise NotImplementedError
+
+    def reward(self, prompt: Prompt, completion: str) -> float:
+        """The reward of an episode of one turn."""
+        episode = self.episode(prompt)
+        episode.turn(completion)
+        return episode.reward()
+
+
+def turns_of(task: Task) -> int:
+    """The most completions an episode of the task has; 1 for single-turn tasks."""
+    return int(getattr(task, "turns", 1))
+
+
+def turn_tokens_of(task: Task) -> int:
+    """The most tokens of one turn of the model in a task of several. Raises UserError below 1."""
+    tokens = int(getattr(task, "turn_tokens", 0))
+    if tokens < 1:
+        raise UserError(
+            f"task {task.name}: turn_tokens is {tokens}; a task of several turns needs at least 1"
+        )
+    return tokens
 
 
 # ---- ordinals, splits and seeds, for those who write tasks ----------------------------------------------

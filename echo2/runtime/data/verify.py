@@ -1,9 +1,10 @@
-"""Judging completions: a task's verifier under a deadline, and what happens when it misbehaves.
+"""Judging completions and episodes: a task's verifier under a deadline, and when it misbehaves.
 
 Called by the driver for each rollout that arrives. A completion is untrusted, and verifiers (parsers,
 computer algebra) can raise or hang on one. Our rule: the completion that breaks its verifier earns reward 0,
 with a counted reason; a verifier that breaks on `PATIENCE` completions in a row, or gives a reward that is
-not a finite number even once, is itself at fault and stops the run with a VerifierError.
+not a finite number even once, is itself at fault and stops the run with a VerifierError. The same holds for
+the episodes of a task of several turns, which a worker plays and the learner plays again.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing import Pipe
 from queue import Empty, LifoQueue
+from typing import Any, TypeVar
 
 from echo2.errors import UserError
 from echo2.runtime.data.registry import TaskSpec
-from echo2.runtime.data.task import Prompt, Task
+from echo2.runtime.data.task import Episode, Prompt, Task
 
+T = TypeVar("T")
 START_S = 120.0
 PATIENCE = 20
 JUDGED, RAISED, TIMED_OUT, DIED = "judged", "raised", "timed_out", "died"
@@ -40,6 +44,31 @@ class Verdict:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode as far as it went: the environment's answer to each completion, and the verdict.
+
+    An answer of None ended the episode. Without a judged verdict there are no answers.
+    """
+
+    answers: tuple[str | None, ...]
+    verdict: Verdict
+
+
+def play(task: Task, prompt: Prompt, completions: Sequence[str]) -> tuple[tuple[str | None, ...], float]:
+    """The environment's answers to `completions` and the reward. Raises what the task raises.
+
+    Completions after the end are not told, and have no answer: who sent them is at fault, not the task.
+    """
+    episode = task.episode(prompt)
+    answers: list[str | None] = []
+    for completion in completions:
+        if answers and answers[-1] is None:
+            break
+        answers.append(episode.turn(completion))
+    return tuple(answers), float(episode.reward())
+
+
 class Judge:
     """One judge process: started when needed, killed at the deadline and started anew."""
 
@@ -49,24 +78,33 @@ class Judge:
 
     def judge(self, prompt: Prompt, completion: str, deadline_s: float) -> Verdict:
         """The verdict on one completion, within `deadline_s` seconds of a process that is up."""
+        answer = self._ask({"prompt": asdict(prompt), "completion": completion}, deadline_s)
+        return answer if isinstance(answer, Verdict) else Verdict(answer["reward"])
+
+    def play(self, prompt: Prompt, completions: Sequence[str], deadline_s: float) -> Played:
+        """An episode, within `deadline_s` seconds in all."""
+        answer = self._ask({"prompt": asdict(prompt), "completions": list(completions)}, deadline_s)
+        if isinstance(answer, Verdict):
+            return Played((), answer)
+        return Played(tuple(answer["answers"]), Verdict(answer["reward"]))
+
+    def _ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any] | Verdict:
+        """The process's answer, or the verdict that there is none."""
         if self._process is None:
             self._start()
         assert self._process is not None
-        request = {"prompt": asdict(prompt), "completion": completion}
         try:
             self._connection.send_bytes(json.dumps(request).encode())
             if not self._connection.poll(deadline_s):
                 self.stop()
                 return Verdict(0.0, TIMED_OUT, f"no verdict within {deadline_s} s")
-            answer = json.loads(self._connection.recv_bytes())
+            answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
             self._process.wait()
             code = self._process.returncode
             self.stop()
             return Verdict(0.0, DIED, f"the verifier's process ended with code {code}")
-        if "raised" in answer:
-            return Verdict(0.0, RAISED, answer["raised"])
-        return Verdict(answer["reward"])
+        return Verdict(0.0, RAISED, answer["raised"]) if "raised" in answer else answer
 
     def stop(self) -> None:
         """Kill the process."""
@@ -121,16 +159,57 @@ class Verifier:
 
     def judge(self, prompt: Prompt, completion: str) -> Verdict:
         """The verdict on one completion. Raises VerifierError when the verifier is at fault."""
-        verdict = self._isolated(prompt, completion) if self._all else self._here(prompt, completion)
+        if self._all:
+            verdict = self._isolated(lambda judge: judge.judge(prompt, completion, self.deadline_s))
+        else:
+            verdict = self._here(prompt, completion)
         self._account(prompt, verdict)
         return verdict
+
+    def play(self, prompt: Prompt, completions: Sequence[str]) -> Played:
+        """An episode from its start, each turn's completion told. Raises VerifierError as `judge` does."""
+        if self._all:
+            played = self._isolated(lambda judge: judge.play(prompt, completions, self.deadline_s))
+        else:
+            played = self._played_here(prompt, completions)
+        self._account(prompt, played.verdict)
+        return played
+
+    def environment(self, prompt: Prompt) -> Callable[[str], str | None]:
+        """The environment's side of one new episode: called with each completion, answers as `turn` does.
+
+        Raises UserError where the task raises, hangs or dies. An isolated one is played from its start in
+        every turn, since its process may be another one by then.
+        """
+        told: list[str] = []
+        episode: Episode | None = None
+
+        def answer(completion: str) -> str | None:
+            nonlocal episode
+            told.append(completion)
+            if self._all:
+                played = self.play(prompt, told)
+                if played.verdict.reason == JUDGED:
+                    return played.answers[-1]
+                trouble = f"{played.verdict.reason}, {played.verdict.detail}"
+            else:
+                try:
+                    episode = episode or self.task.episode(prompt)
+                    return episode.turn(completion)
+                except Exception as error:
+                    trouble = f"{type(error).__name__}: {error}"
+            raise UserError(
+                f"task {self.task.name}: turn {len(told)} of prompt {prompt.ordinal} failed: {trouble}"
+            )
+
+        return answer
 
     def close(self) -> None:
         """Kill the judge processes."""
         for judge in self._all:
             judge.stop()
 
-    def _isolated(self, prompt: Prompt, completion: str) -> Verdict:
+    def _isolated(self, ask: Callable[[Judge], T]) -> T:
         # All judges busy: each frees itself within a start and a deadline, or something is very wrong.
         wait_s = START_S + len(self._all) * self.deadline_s + 60.0
         try:
@@ -141,7 +220,7 @@ class Verifier:
                 "arrive than can be judged, give it more processes or a shorter deadline"
             ) from None
         try:
-            return judge.judge(prompt, completion, self.deadline_s)
+            return ask(judge)
         finally:
             self._judges.put(judge)
 
@@ -150,6 +229,13 @@ class Verifier:
             return Verdict(float(self.task.reward(prompt, completion)))
         except Exception as error:
             return Verdict(0.0, RAISED, f"{type(error).__name__}: {error}"[:500])
+
+    def _played_here(self, prompt: Prompt, completions: Sequence[str]) -> Played:
+        try:
+            answers, reward = play(self.task, prompt, completions)
+            return Played(answers, Verdict(reward))
+        except Exception as error:
+            return Played((), Verdict(0.0, RAISED, f"{type(error).__name__}: {error}"[:500]))
 
     def _account(self, prompt: Prompt, verdict: Verdict) -> None:
         if not math.isfinite(verdict.reward):

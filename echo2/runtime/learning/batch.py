@@ -60,33 +60,30 @@ def micro_batches(
     rollouts: Sequence[Rollout],
     advantages: Mapping[str, float],
     token_budget: int,
-    trainable: Mapping[str, Sequence[bool]] | None = None,
 ) -> list[MicroBatch]:
     """Micro-batches of the rollouts that have an advantage, longest first.
 
-    `token_budget` bounds rows x padded length of each (tokens). `trainable` says by rollout id which
-    completion tokens the policy chose, for turns in which an environment also wrote; a rollout it lacks
-    was all chosen. Raises UserError, naming the rollout, for one that is empty, longer than the budget or
-    whose log-probs or flags do not match its tokens.
+    `token_budget` bounds rows x padded length of each (tokens). What an environment wrote is context
+    only. Raises UserError, naming the rollout, for one that is empty, longer than the budget or whose
+    log-probs do not match its tokens.
     """
-    trainable = trainable or {}
     chosen = [rollout for rollout in rollouts if rollout.rollout_id in advantages]
     for rollout in chosen:
-        _check(rollout, token_budget, trainable.get(rollout.rollout_id))
+        _check(rollout, token_budget)
     chosen.sort(key=_length, reverse=True)
     parts: list[list[Rollout]] = []
     for rollout in chosen:
         if not parts or (len(parts[-1]) + 1) * _length(parts[-1][0]) > token_budget:
             parts.append([])
         parts[-1].append(rollout)
-    return [_pad(part, advantages, trainable) for part in parts]
+    return [_pad(part, advantages) for part in parts]
 
 
 def _length(rollout: Rollout) -> int:
     return len(rollout.prompt_ids) + len(rollout.token_ids)
 
 
-def _check(rollout: Rollout, token_budget: int, flags: Sequence[bool] | None) -> None:
+def _check(rollout: Rollout, token_budget: int) -> None:
     name, tokens = rollout.rollout_id, len(rollout.token_ids)
     if not rollout.prompt_ids or not tokens:
         raise UserError(
@@ -98,11 +95,6 @@ def _check(rollout: Rollout, token_budget: int, flags: Sequence[bool] | None) ->
             f"rollout {name} has {len(rollout.logprobs)} log-probs for {tokens} tokens; it needs one each, "
             "check the engine"
         )
-    if flags is not None and len(flags) != tokens:
-        raise UserError(
-            f"rollout {name} has {len(flags)} trainable flags for {tokens} tokens; it needs one each, "
-            "check the task"
-        )
     if _length(rollout) > token_budget:
         raise UserError(
             f"rollout {name} is {_length(rollout)} tokens long with its prompt, above the learner's token "
@@ -110,9 +102,7 @@ def _check(rollout: Rollout, token_budget: int, flags: Sequence[bool] | None) ->
         )
 
 
-def _pad(
-    part: list[Rollout], advantages: Mapping[str, float], trainable: Mapping[str, Sequence[bool]]
-) -> MicroBatch:
+def _pad(part: list[Rollout], advantages: Mapping[str, float]) -> MicroBatch:
     rows, width = len(part), _length(part[0])
     input_ids = torch.zeros(rows, width, dtype=torch.long)
     attention_mask = torch.zeros(rows, width, dtype=torch.long)
@@ -122,8 +112,7 @@ def _pad(
         length, start = _length(rollout), len(rollout.prompt_ids) - 1
         input_ids[row, :length] = torch.tensor(rollout.prompt_ids + rollout.token_ids)
         attention_mask[row, :length] = 1
-        flags = trainable.get(rollout.rollout_id, [True] * len(rollout.token_ids))
-        mask[row, start : length - 1] = torch.tensor(flags, dtype=torch.bool)
+        mask[row, start : length - 1] = torch.tensor(rollout.chosen, dtype=torch.bool)
         behaviour[row, start : length - 1] = torch.tensor(rollout.logprobs)
     return MicroBatch(
         rollout_ids=tuple(rollout.rollout_id for rollout in part),

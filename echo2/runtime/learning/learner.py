@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,6 @@ from echo2.runtime.learning.settings import LearnerSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Trainable = Mapping[str, Sequence[bool]]
 
 
 class NonFiniteError(UserError):
@@ -105,32 +103,30 @@ class Learner:
             reference.requires_grad_(False).train(False)
             self._score_reference = Scorer(reference, settings.sampling, settings.max_logits)
 
-    def step(self, rollouts: Sequence[Rollout], trainable: Trainable | None = None) -> StepMetrics:
+    def step(self, rollouts: Sequence[Rollout]) -> StepMetrics:
         """Train once on whole groups; the version grows by one.
 
-        `trainable` marks by rollout id the completion tokens that the policy chose (default: all). A batch
-        whose groups all have zero variance moves no weight and yet counts as a step: it was consumed.
+        Tokens that an environment wrote are context and nothing else. A batch whose groups all have zero
+        variance moves no weight and yet counts as a step: it was consumed.
         Raises UserError (NonFiniteError) naming the rollouts for input that cannot be trained on; weights,
         optimiser and version are then untouched.
         """
-        return self.steps(rollouts, 1, trainable)[0]
+        return self.steps(rollouts, 1)[0]
 
-    def steps(
-        self, rollouts: Sequence[Rollout], updates: int, trainable: Trainable | None = None
-    ) -> list[StepMetrics]:
+    def steps(self, rollouts: Sequence[Rollout], updates: int) -> list[StepMetrics]:
         """Train `updates` times, each on its share of the groups in the order given; one version each.
 
         The proximal policy is the one before the first update. All input is checked before that. Should a
         later update fail, the earlier ones stand and are counted in `version`.
         """
-        batches = [self._prepare(part, trainable) for part in _split(rollouts, updates)]
+        batches = [self._prepare(part) for part in _split(rollouts, updates)]
         if updates > 1 and self.settings.ratio_to == "proximal":
             for batch in batches:
                 batch.proximal.extend(self._logprobs(micro) for micro in batch.micros)
         return [self._update(batch) for batch in batches]
 
     def logprobs(self, rollouts: Sequence[Rollout]) -> dict[str, tuple[float, ...]]:
-        """The policy's own log-prob of every completion token, by rollout id: to compare with an engine."""
+        """The policy's log-prob of each token a policy chose, by rollout id: to compare with an engine."""
         everyone = {rollout.rollout_id: 0.0 for rollout in rollouts}
         found: dict[str, tuple[float, ...]] = {}
         for micro in micro_batches(rollouts, everyone, self.settings.token_budget):
@@ -144,7 +140,7 @@ class Learner:
     def _logprobs(self, micro: MicroBatch) -> Tensor:
         return self._score(micro).logprobs
 
-    def _prepare(self, rollouts: Sequence[Rollout], trainable: Trainable | None) -> _Batch:
+    def _prepare(self, rollouts: Sequence[Rollout]) -> _Batch:
         settings = self.settings
         if not rollouts:
             raise UserError("a learner step was given no rollouts; it needs at least one whole group")
@@ -155,7 +151,7 @@ class Learner:
                     f"learner's {self.version}; two learners are counting versions, resume from the newer one"
                 )
         advantages = group_advantages(rollouts, settings.advantage)
-        micros = micro_batches(rollouts, advantages.values, settings.token_budget, trainable)
+        micros = micro_batches(rollouts, advantages.values, settings.token_budget)
         denominator = Denominator(
             settings.aggregation,
             tokens=sum(micro.tokens for micro in micros),

@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from echo2.errors import UserError
-from echo2.runtime.data.rollout import Segment
+from echo2.runtime.data.rollout import Segment, Span, generated_tokens
 from echo2.runtime.learning.sampling import Sampling
 
 
@@ -56,7 +56,7 @@ class GeneratedRollout:
     after temperature, top-k and top-p, with the weights and the KV cache of that moment. After a swap that
     kept the KV cache no single version reproduces it, so it is never recomputed. `segments` say which
     version sampled from which token on. `finish_reason`: "stop" (a stop token), "length" (max_tokens) or
-    "abort" (cut short by a swap).
+    "abort" (cut short by a swap). `environment` are the spans of several turns that no engine sampled.
     """
 
     group_id: int
@@ -65,6 +65,12 @@ class GeneratedRollout:
     logprobs: tuple[float, ...]
     segments: tuple[Segment, ...]
     finish_reason: str
+    environment: tuple[Span, ...] = ()
+
+    @property
+    def generated(self) -> int:
+        """Tokens that the engine sampled."""
+        return generated_tokens(len(self.token_ids), self.environment)
 
 
 @dataclass(frozen=True, slots=True)
