@@ -1,6 +1,6 @@
 """The fluid network against the chunk network and the planner, over topologies, pools and link traces.
 
-    python benchmarks/fluid_vs_chunk.py [--counts 2 8 32] [--size-gb 16] [--seed 0] [--above 0.05]
+    python benchmarks/fluid_vs_chunk.py [--counts 2 8 32] [--size-gb 16] [--seed 0] [--above 0.05] [--lost]
 
 One snapshot is sent along the best plan of every topology: predicted tail, simulated tail as fluid and chunk
 by chunk, and their gaps. Plans are made without a time per chunk (`ChunkRules.overhead_s`), which neither
@@ -9,6 +9,9 @@ varying links its prediction is of the usual rates and its gap is not counted.
 
 Varying links change every 2 s on average; with outages every node is cut off a tenth of the time. So a small
 snapshot meets few changes, each of which weighs much: the fluid's gap grows there.
+
+With `--lost`, every row is followed by the same with the relay that feeds most receivers gone after half the
+planned time (`-1`): the others get its part another way, as the scheduler's `Reroute` says.
 """
 
 from __future__ import annotations
@@ -139,8 +142,19 @@ def _regional(count: int) -> Case:
     return Case(table, tuple(worker(i, names[k], nic[k], nic[k]) for i, k in enumerate(spread)))
 
 
-def tail(kind: type[Network], case: Case, plan: BroadcastPlan) -> tuple[dict[str, float], int]:
-    """Arrival of every receiver (seconds) and the number of events in a network of this kind."""
+def busiest_relay(plan: BroadcastPlan) -> str | None:
+    """Who has most to pass on; None in a star."""
+    load = plan.shares or [plan.parents.count(i) for i in range(len(plan.order))]
+    return plan.order[int(np.argmax(load))] if max(load) > 0 else None
+
+
+def tail(
+    kind: type[Network], case: Case, plan: BroadcastPlan, lost: str | None = None
+) -> tuple[dict[str, float], int]:
+    """Arrival of every receiver (seconds) and the number of events in a network of this kind.
+
+    `lost` leaves after half the planned time.
+    """
     env = simpy.Environment()
     seen: dict[str, float] = {}
     network = kind(
@@ -153,14 +167,23 @@ def tail(kind: type[Network], case: Case, plan: BroadcastPlan) -> tuple[dict[str
         case.learner_shape,
     )
     network.send(1, plan)
+    if lost is not None:
+        env.run(until=plan.time_s / 2)
+        network.leave(lost)
+        network.reroute(1, [name for name in plan.order if name != lost], [lost])
     env.run()
     return seen, network.events
 
 
 def compare(
-    scenario: str, count: int, topology: Topology, seed: int = 0, size_bytes: float = 16e9
+    scenario: str,
+    count: int,
+    topology: Topology,
+    seed: int = 0,
+    size_bytes: float = 16e9,
+    losing: bool = False,
 ) -> Row | None:
-    """One row of the table; None where the topology does not exist for the pool."""
+    """One row of the table; None where the topology does not exist for the pool, or has no relay to lose."""
     case = case_of(scenario, count, seed)
     problem = case.links.problem([w.offer for w in case.workers], size_bytes)
     rules = ChunkRules(overhead_s=0.0, min_bytes=size_bytes / MOST_CHUNKS)
@@ -168,13 +191,16 @@ def compare(
         plan = plan_for(problem, topology, rules=rules)
     except ValueError:
         return None
-    fluid, fluid_events = tail(Network, case, plan)
-    chunk, chunk_events = tail(ChunkNetwork, case, plan)
-    worst = max(abs(fluid[name] / chunk[name] - 1.0) for name in plan.order)
+    lost = busiest_relay(plan) if losing else None
+    if losing and lost is None:
+        return None
+    fluid, fluid_events = tail(Network, case, plan, lost)
+    chunk, chunk_events = tail(ChunkNetwork, case, plan, lost)
+    worst = max(abs(fluid[name] / chunk[name] - 1.0) for name in fluid.keys() & chunk.keys())
     return Row(
         scenario,
         count,
-        plan.name,
+        f"{plan.name}-1" if losing else plan.name,
         plan.chunks,
         plan.time_s,
         max(fluid.values()),
@@ -186,14 +212,19 @@ def compare(
 
 
 def rows(
-    counts: Sequence[int], scenarios: Sequence[str], topologies: Sequence[str], seed: int, size: float
+    counts: Sequence[int],
+    scenarios: Sequence[str],
+    topologies: Sequence[str],
+    seed: int,
+    size: float,
+    losses: Sequence[bool] = (False,),
 ) -> Iterator[Row]:
     """All rows; topologies that do not exist for a pool are left out."""
     for scenario in scenarios:
         for count in counts:
             for topology in TOPOLOGIES:
-                if topology in topologies:
-                    row = compare(scenario, count, topology, seed, size)
+                for losing in losses if topology in topologies else ():
+                    row = compare(scenario, count, topology, seed, size, losing)
                     if row is not None:
                         yield row
 
@@ -207,7 +238,9 @@ def main() -> None:
     parser.add_argument("--above", type=float, default=0.0, help="print rows with a gap of at least this")
     parser.add_argument("--size-gb", type=float, default=16.0)
     parser.add_argument("--seed", type=int, default=0, help="of uneven pools and of traces")
+    parser.add_argument("--lost", action="store_true", help="also with a relay that leaves half way")
     options = parser.parse_args()
+    losses = (False, True) if options.lost else (False,)
     print(
         f"{'scenario':9}{'N':>3} {'topology':9}{'chunks':>7}{'planned':>10}{'fluid':>10}{'chunk':>10}"
         f"{'fluid gap':>11}{'plan gap':>10}{'receivers':>11}{'events':>14}{'cpu s':>7}"
@@ -215,10 +248,10 @@ def main() -> None:
     began = time.perf_counter()
     seen = []
     for row in rows(
-        options.counts, options.scenarios, options.topologies, options.seed, 1e9 * options.size_gb
+        options.counts, options.scenarios, options.topologies, options.seed, 1e9 * options.size_gb, losses
     ):
         seen.append(row)
-        constant = row.scenario not in ("varying", "outages")
+        constant = row.scenario not in ("varying", "outages") and not row.topology.endswith("-1")
         took, began = time.perf_counter() - began, time.perf_counter()
         if max(abs(row.gap), abs(row.plan_gap) if constant else 0.0) < options.above:
             continue

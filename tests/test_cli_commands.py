@@ -95,6 +95,7 @@ def test_simulate_out_can_be_replayed(echo2: CommandLine) -> None:
     code, out, _ = echo2("simulate", echo2.config, "--out", run, "--set", "seed=3")
     assert code == 0 and max(len(line) for line in out.splitlines() if str(run) not in line) <= 100
     assert sorted(p.name for p in run.iterdir()) == [
+        "broadcasts.jsonl",
         "config.toml",
         "log.jsonl",
         "plan.json",

@@ -322,6 +322,11 @@ class Chaos:
             self.sending[name] = x.version
             self.source[name] = "learner"
 
+    def on_Reroute(self, x: d.Reroute) -> None:  # noqa: N802
+        assert x.worker_ids and x.reason and set(x.without).isdisjoint({"learner"})
+        for name in x.worker_ids:
+            assert self.sending[name] == x.version and self.source[name] == "learner"
+
     def on_FetchSnapshot(self, x: d.FetchSnapshot) -> None:  # noqa: N802
         assert x.worker_id in self.up and x.worker_id not in self.sending
         assert x.source_id == "learner" or self.version[x.source_id] == x.version
@@ -359,7 +364,8 @@ class Chaos:
             self.tell(f.TimerFired(self.t_s, name))
             return
         self.t_s += rng.choice([0.0, 0.1, 1.0, 1.0, 5.0])
-        choices = ["finish"] * 12 + ["train"] * 3 + ["live"] * 3 + ["join"] * 2 + ["fail", "ghost", "news"]
+        choices = ["finish"] * 12 + ["train"] * 3 + ["live"] * 3 + ["join"] * 2
+        choices += ["fail", "ghost", "news", "complain"]
         getattr(self, rng.choice(choices))()
 
     def finish(self) -> None:
@@ -417,6 +423,13 @@ class Chaos:
             version = self.sending.pop(name)
             failed = f.SnapshotFailed(self.t_s, name, self.up[name], version, self.source[name], "cut off")
             self.tell(failed)
+
+    def complain(self) -> None:
+        """A worker complains of another from which it may or may not receive."""
+        name, source = (self.rng.choice(sorted(self.incarnation)) for _ in range(2))
+        version = self.sending.get(name, self.rng.choice([0, 1, 99]))
+        cause = self.rng.choice(["gone", "slow", "wrong-bytes"])
+        self.tell(f.RelayFailed(self.t_s, name, version, source, cause))
 
     def join(self) -> None:
         """A started worker comes up."""

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo2.policy.broadcast import BroadcastPlan, ChunkRules, Topology, plan_for
-from echo2.policy.links import LEARNER
+from echo2.policy.links import LEARNER, LinkTable
 from echo2.sim.chunks import ChunkNetwork
 from echo2.sim.fairness import common_level, max_min_rates
 from echo2.sim.inputs import LinkShape, NicBucket, SimWorker
 from echo2.sim.network import Network
 from echo2.testing import equal_workers, one_site
-from echo2.testing.worlds import LinkTable
 
 GBIT = 1e9
 RTT_S = 0.1
@@ -208,6 +207,7 @@ def test_survivors_get_everything_when_a_relay_dies(kind: type[Network], topolog
         run.network.send(1, plan)
         run.env.run(until=plan.time_s / 2)
         run.network.leave(lost)
+        run.network.reroute(1, [name for name in plan.order if name != lost], [lost])
         run.env.run()
         assert set(run.arrived) == set(plan.order) - {lost}
         assert min(run.arrived.values()) >= GB_S
@@ -223,8 +223,10 @@ def test_all_relays_of_stripes_may_die(kind: type[Network]) -> None:
     run = run_of(kind, workers)
     run.network.send(1, planned(workers, "stripes"))
     run.env.run(until=4.0)
-    for name in ("w000", "w001", "w002"):
+    gone = ["w000", "w001", "w002"]
+    for i, name in enumerate(gone):
         run.network.leave(name)
+        run.network.reroute(1, [*gone[i + 1 :], "w003"], gone[: i + 1])
     run.env.run()
     assert set(run.arrived) == {"w003"}
     assert GB_S < run.arrived["w003"] < 3 * GB_S

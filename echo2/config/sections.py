@@ -67,11 +67,16 @@ class Run(Section):
     """push: the learner sends along the broadcast plan. pull: each worker fetches."""
     best_effort: bool = False
     """true accepts a learner that idles where S is too small to keep it busy, instead of refusing."""
+    full_every: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """A full snapshot with every so many publications, the others as deltas alone (1: always full); "auto"
+    lets the planner choose from the sizes and how often workers join. Without deltas it is 1."""
+    egress_weight: float = Field(default=1.0, ge=0, le=1000)
+    """Multiplies USD of egress where broadcast plans are chosen: 0 saves time alone, above 1 more traffic."""
     system: Literal["echo2", "colocated", "one-step-off", "datacentre-async"] = "echo2"
     """echo2, or a baseline on the same learner: colocated (generate, then train, on the same GPUs),
     one-step-off, datacentre-async (both on dedicated workers beside the learner)."""
 
-    @field_validator("publish_period", mode="before")
+    @field_validator("publish_period", "full_every", mode="before")
     @classmethod
     def _period(cls, value: Any) -> Any:
         return _auto_or(value, "whole number", 1)
@@ -93,8 +98,17 @@ class Model(Section):
     """A name of the catalogue (echo2/traces/models.py); any name if snapshot_gb and all rates are given."""
     snapshot_gb: float | None = Field(default=None, ge=1e-6, le=10_000)
     """GB of a full snapshot; by default the model's weights in bf16."""
-    delta_ratio: float = Field(default=1.0, ge=1, le=10_000)
-    """A published snapshot is this many times smaller than the full one (lossless deltas); 1: always full."""
+    delta_ratio: Annotated[float, Field(ge=1, le=10_000)] | Literal["measured"] = 1.0
+    """A published snapshot is this many times smaller than the full one (lossless deltas); 1: always full;
+    "measured": as on the measured model nearest in size at train.learning_rate."""
+
+    @field_validator("delta_ratio", mode="before")
+    @classmethod
+    def _ratio(cls, value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value == "measured" or (number and 1 <= value <= 10_000):
+            return value
+        raise ValueError('must be "measured" or a number >= 1 and <= 10000')
 
 
 class Learner(Section):

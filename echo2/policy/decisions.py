@@ -92,14 +92,32 @@ class TrainStep:
 class PublishSnapshot:
     """Send the snapshot of `version` to `plan.order` along the plan (push).
 
-    `parent_version` is the version all targets hold when the payload is a delta against it, -1 when the
-    full snapshot is sent. `bound` is the least time in which the links allow it, seconds.
+    `parent_version` is the version all targets hold when the payload is the deltas since it, -1 when it is
+    the newest full snapshot (`VersionLedger.newest_full`) and the deltas since that. `bound` is the least
+    time in which the links allow it, seconds.
     """
 
     t_s: float
     version: int
     parent_version: int
     plan: BroadcastPlan
+    reason: str
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reroute:
+    """Workers that receive `version` along a plan get what some relays owed them another way.
+
+    `without` are all relays of the plan that these workers are not to use any more, those of earlier
+    decisions too: `broadcast.sources_of(plan, worker, chunks, without)` says from whom each chunk comes.
+    `bound` is the least time in which the links allow the whole payload without these relays, seconds.
+    """
+
+    t_s: float
+    version: int
+    worker_ids: tuple[str, ...]
+    without: tuple[str, ...]
     reason: str
     bound: float
 
@@ -156,6 +174,7 @@ Decision = (
     | DropGroup
     | TrainStep
     | PublishSnapshot
+    | Reroute
     | FetchSnapshot
     | AbortTransfer
     | SetTimer

@@ -201,6 +201,21 @@ class SnapshotFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RelayFailed:
+    """A worker that receives `version` complains of a relay; the transfer goes on.
+
+    `cause`: gone (cannot be reached), slow (far behind what was promised, or silent) or wrong-bytes (a chunk
+    whose digest is not the manifest's).
+    """
+
+    t_s: float
+    worker_id: str
+    version: int
+    source_id: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """A timer that the scheduler set (`decisions.SetTimer`) has come due."""
 
@@ -223,5 +238,6 @@ Fact = (
     | StepFinished
     | SnapshotLive
     | SnapshotFailed
+    | RelayFailed
     | TimerFired
 )

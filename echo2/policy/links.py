@@ -14,11 +14,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from echo2.policy.broadcast import BroadcastProblem, Peer, flow_cap_bps
+from echo2.policy.broadcast import LEARNER, BroadcastProblem, Peer, flow_cap_bps
 from echo2.policy.facts import WorkerOffer
 
 FloatArray = npt.NDArray[np.float64]
-LEARNER = "learner"
+__all__ = ["LEARNER", "LinkTable"]
 
 
 @dataclass(frozen=True)

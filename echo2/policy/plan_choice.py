@@ -81,7 +81,7 @@ def _pulled(offers: Sequence[WorkerOffer], links: LinkTable, demand: Demand) -> 
         return lateness_usd(offers[node - 1], demand, seconds, usd_each)
 
     problem = links.problem(list(offers), demand.snapshot_bytes)
-    plan = pull_plan(problem, demand.pull_fanout, late_usd)
+    plan = pull_plan(problem, demand.pull_fanout, late_usd, demand.egress_weight)
     why = f"pull: {plan.time_s:.1f} s, {plan.egress_usd:.2f} USD of egress: {plan.reason}"
     return plan, why
 
@@ -89,7 +89,7 @@ def _pulled(offers: Sequence[WorkerOffer], links: LinkTable, demand: Demand) -> 
 def choose_plan(
     plans: Sequence[BroadcastPlan], offers: Sequence[WorkerOffer], demand: Demand
 ) -> tuple[BroadcastPlan, str]:
-    """The plan with the least egress plus lateness, USD per publication; and why. Ours.
+    """The plan with the least egress (times its weight) plus lateness, USD per publication; and why. Ours.
 
     Time inside the freshness slack buys nothing and egress is money; beyond it a second costs the rollouts
     that are not made. What costs the same within 1 % is told apart by time.
@@ -104,7 +104,7 @@ def choose_plan(
         return sum(lateness_usd(by_id[name], demand, seconds, usd_each) for name, seconds in times)
 
     late = {id(plan): late_usd(plan) for plan in plans}
-    total = {id(plan): plan.egress_usd + late[id(plan)] for plan in plans}
+    total = {id(plan): demand.egress_weight * plan.egress_usd + late[id(plan)] for plan in plans}
     least = min(total.values())
     best = min(
         (plan for plan in plans if total[id(plan)] <= 1.01 * least + 1e-6),

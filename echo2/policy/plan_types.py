@@ -19,7 +19,8 @@ class PlanProblem:
 
     `publish_period` 0 lets the planner choose kappa; `margin` 0 derives the safety margin from the
     variance of lengths and the preemption rate. `best_effort` accepts a learner that idles where S is too
-    small to keep it busy, instead of refusing.
+    small to keep it busy, instead of refusing. `full_every` 0 lets the planner choose how often a full
+    snapshot is written beside the deltas; `egress_weight` multiplies USD of egress where plans are chosen.
     """
 
     staleness_bound: int
@@ -44,6 +45,8 @@ class PlanProblem:
     topologies: tuple[str, ...] = ()
     margin: float = 0.0
     best_effort: bool = False
+    full_every: int = 0
+    egress_weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class RunPlan:
     answers: tuple[str, ...]
     considered: tuple[dict[str, Any], ...] = ()
     topologies: tuple[str, ...] = ()
+    full_every: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain JSON data."""

@@ -9,6 +9,7 @@ from echo2.policy import explain
 from echo2.policy.broadcast import BroadcastPlan, fluid_bound_s
 from echo2.policy.capacity import upper_bound_steps_per_s, worst_lag
 from echo2.policy.facts import WorkerOffer
+from echo2.policy.full_snapshots import full_every
 from echo2.policy.plan_choice import PlanMemory
 from echo2.policy.plan_types import PlannedWorkers, PlanProblem, RunPlan
 from echo2.policy.provision import Provision
@@ -59,7 +60,16 @@ def run_plan(
         answers=words,
         considered=tuple(_considered(option) for option in options),
         topologies=best.topologies,
+        full_every=problem.full_every or _full_every(problem, best, chosen),
     )
+
+
+def _full_every(problem: PlanProblem, best: Option, chosen: Sequence[WorkerOffer]) -> int:
+    """Whoever is lost is replaced: as many workers join in a cycle as are lost in it."""
+    full, cycle_h = problem.full_snapshot_bytes, best.kappa / best.steady.steps_per_s / 3600.0
+    joins = sum(offer.preemptions_per_h for offer in chosen) * cycle_h
+    alone_s = [problem.links.solo_s(offer, full) for offer in chosen]
+    return full_every(full, problem.snapshot_bytes, joins, 8.0 * full * len(chosen) / sum(alone_s))
 
 
 def upper_bound(problem: PlanProblem, chosen: Sequence[WorkerOffer]) -> tuple[float, str]:

@@ -84,6 +84,8 @@ def settings_for(problem: PlanProblem, plan: RunPlan) -> SchedulerSettings:
         topologies=plan.topologies,
         margin=plan.margin,
         serial_rate=plan.mu_active if plan.regime == "serial" else 0.0,
+        full_every=plan.full_every,
+        egress_weight=problem.egress_weight,
     )
 
 

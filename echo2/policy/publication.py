@@ -13,9 +13,11 @@ from dataclasses import replace
 
 from echo2.policy.broadcast import BroadcastPlan
 from echo2.policy.decisions import Decision, PublishSnapshot, SetTimer
+from echo2.policy.facts import RelayFailed
 from echo2.policy.fleet import NONE, UP, Fleet, Status, Worker
 from echo2.policy.links import LEARNER
 from echo2.policy.plan_choice import plan_broadcast
+from echo2.policy.relays import Relays
 from echo2.policy.settings import SchedulerSettings
 from echo2.policy.staleness import VersionLedger
 from echo2.policy.transfers import LATE, Transfers
@@ -35,7 +37,8 @@ class Publication:
         self._fleet = fleet
         self._ledger = ledger
         self._plans: dict[tuple[object, ...], tuple[BroadcastPlan, str]] = {}
-        self._transfers = Transfers(settings, fleet)
+        self._relays = Relays(settings.links, fleet)
+        self._transfers = Transfers(settings, fleet, self._relays)
         self._waiting: list[str] = []
         self._broadcast = UnderWay(fleet)
 
@@ -56,7 +59,9 @@ class Publication:
 
     def publish(self, t_s: float, payload_bytes: float, train_s: float, out: list[Decision]) -> None:
         """Make the learner's version the newest published one and send it."""
-        self._ledger.publish(payload_bytes)
+        full = payload_bytes >= self._settings.full_snapshot_bytes
+        self._ledger.publish(payload_bytes, full or self._settings.full_at(self._ledger.version))
+        self._relays.published()
         self._train_s = train_s
         self._send_newest(t_s, out)
 
@@ -102,6 +107,8 @@ class Publication:
         """
         source = self._transfers.source(worker)
         self._release(worker)
+        if source is None:
+            self._relays.without(t_s, [worker.worker_id], f"{worker.worker_id} has failed to receive", out)
         if source in (None, LEARNER):
             worker.failures += 1
         else:
@@ -115,9 +122,22 @@ class Publication:
     def gone(self, t_s: float, worker: Worker, out: list[Decision]) -> None:
         """A worker left or stops: it no longer receives, and what it was serving is fetched elsewhere."""
         self._release(worker)
+        self._relays.without(t_s, [worker.worker_id], f"{worker.worker_id} is gone", out)
         for orphan in self._transfers.stop_serving(worker.worker_id):
             self._fetch_rest(t_s, orphan, f"its source {worker.worker_id} is gone", out)
         self._go_on(t_s, out)
+
+    def relay_failed(self, fact: RelayFailed, out: list[Decision]) -> None:
+        """A worker complains of whom it receives from; the transfer itself goes on."""
+        worker = self._fleet.get(fact.worker_id)
+        if worker is None or worker.status not in UP or worker.inbound != fact.version:
+            return
+        source = self._transfers.source(worker)
+        if source is None:
+            self._relays.complaint(fact, out)
+        elif source == fact.source_id != LEARNER:
+            worker.shunned.add(source)
+            self._fetch_rest(fact.t_s, worker, f"its source {source} failed: {fact.cause}", out)
 
     def late(self, t_s: float, version: int, out: list[Decision]) -> bool:
         """Find the workers that should have `version` by now, and send them the rest another way.
@@ -126,7 +146,7 @@ class Publication:
         this version from the best holder instead. True if any is newly late.
         """
         found = [w for w in self._fleet if w.inbound == version and not w.late and t_s >= w.late_s]
-        waits = t_s
+        waits, slow = t_s, []
         for worker in found:
             broadcast = worker.worker_id in self._broadcast
             if self._transfers.source(worker) is None:
@@ -134,10 +154,12 @@ class Publication:
                 self._fetch_rest(t_s, worker, f"version {version} is late, the rest is fetched", out)
                 self._transfers.extend(t_s, worker, deadline_s, out)
                 if broadcast:
+                    slow.append(worker.worker_id)
                     # What is left takes no longer than the whole was to take, or its own line is down.
                     self._broadcast.finishes(worker.worker_id, t_s + expected_s)
                     waits = max(waits, t_s + expected_s)
             worker.late = True
+        self._relays.without(t_s, slow, f"relays have not got version {version} in time themselves", out)
         if waits > t_s:
             name, why = f"late:{version}:rest", "no broadcast is held back for workers without it by then"
             out.append(SetTimer(t_s, name, waits, why))
@@ -198,6 +220,7 @@ class Publication:
         plan, why = self._plan(workers, size_bytes)
         version = self._ledger.published
         out.append(PublishSnapshot(t_s, version, parent, plan, why, plan.bound_s))
+        self._relays.begin(version, plan)
         late = LATE if plan.topology == "star" else LATE_RELAYED
         together = len(workers) > 1 or len(self._fleet.in_status(*UP)) == 1
         for name, seconds in zip(plan.order, plan.receiver_s):
@@ -214,7 +237,7 @@ class Publication:
             out.append(SetTimer(t_s, name, few_s, why_few))
 
     def _plan(self, workers: list[Worker], size_bytes: float) -> tuple[BroadcastPlan, str]:
-        offers = [worker.offer for worker in workers]
+        offers = [self._relays.offered(worker.offer) for worker in workers]
         links = tuple((o.worker_id, o.uplink_bps, o.downlink_bps, o.can_relay) for o in offers)
         train_s = self._train_s
         tenths = round(10.0 * math.log(train_s))
@@ -265,6 +288,7 @@ class Publication:
         """Nothing is under way to a worker any more."""
         self._transfers.release(worker)
         self._broadcast.discard(worker.worker_id)
+        self._relays.done(worker.worker_id)
 
 
 def _fastest_first(workers: list[Worker]) -> list[Worker]:

@@ -65,6 +65,7 @@ class Scheduler:
             f.StepFinished: self._step_finished,
             f.SnapshotLive: self._snapshot_live,
             f.SnapshotFailed: self._snapshot_failed,
+            f.RelayFailed: self.publication.relay_failed,
             f.TimerFired: self._timer_fired,
         }
 

@@ -65,6 +65,7 @@ def demand_for(problem: PlanProblem, kappa: int, margin: float = 0.0) -> Demand:
         margin=problem.margin or margin or default_margin(problem, kappa, problem.offers),
         learner_usd_per_h=problem.learner_usd_per_h,
         mode=problem.mode,
+        egress_weight=problem.egress_weight,
     )
 
 

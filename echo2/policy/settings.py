@@ -23,6 +23,8 @@ class SchedulerSettings:
     restricts the broadcast plans (empty: all are tried). `max_attempts` is how often a prompt is generated
     before it is given up.
     `prompts`: how many the data has (0: they never end).
+    `full_every`: with every so many publications there is a full snapshot, of the others deltas alone (1:
+    always). `egress_weight` multiplies USD of egress where broadcast plans are chosen.
     `patience` times the expected time is how long anything is waited for.
     """
 
@@ -49,6 +51,8 @@ class SchedulerSettings:
     review_s: float = 600.0
     patience: float = 10.0
     grace_s: float = 30.0
+    full_every: int = 1
+    egress_weight: float = 1.0
 
     def __post_init__(self) -> None:
         if self.staleness_bound < 0:
@@ -59,6 +63,8 @@ class SchedulerSettings:
                 f"be between 1 and S + 1 = {self.staleness_bound + 1}, or all workers end up waiting for a "
                 "version that is never published"
             )
+        if self.full_every < 1:
+            raise ValueError(f"full_every = {self.full_every}; it must be >= 1 (1: every snapshot is full)")
         if self.group_size < 1 or self.rollouts_per_step % self.group_size:
             raise ValueError(
                 f"group size {self.group_size} does not divide {self.rollouts_per_step} rollouts per step"
@@ -68,6 +74,10 @@ class SchedulerSettings:
     def groups_per_step(self) -> int:
         """Groups a step trains on."""
         return self.rollouts_per_step // self.group_size
+
+    def full_at(self, version: int) -> bool:
+        """Whether a published version is written in full, whatever size its delta has."""
+        return version // self.publish_period % self.full_every == 0
 
     def demand(self, train_s: float) -> Demand:
         """What the learner needs when a step takes `train_s`."""
@@ -83,4 +93,5 @@ class SchedulerSettings:
             learner_usd_per_h=self.learner_usd_per_h,
             mode=self.mode,
             pull_fanout=self.pull_fanout,
+            egress_weight=self.egress_weight,
         )

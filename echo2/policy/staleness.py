@@ -35,19 +35,25 @@ def staleness(trained_version: int, oldest_version: int) -> int:
 
 
 class VersionLedger:
-    """The one version authority: optimiser steps finished, and the snapshots published. Never goes back."""
+    """The one version authority: optimiser steps finished, and the snapshots published. Never goes back.
+
+    `newest_full` is the newest published version of which there is a full snapshot: of the others there are
+    deltas alone.
+    """
 
     def __init__(self) -> None:
         self.version = 0
         self.published = 0
+        self.newest_full = 0
+        self._since_full_bytes = 0.0
         self._payload_bytes: dict[int, float] = {}
         self._parents: dict[int, int] = {}
 
     def resume(self, version: int) -> None:
-        """Begin at a checkpoint's version. Raises ValueError if that would go back."""
+        """Begin at a checkpoint's version, which is there in full. Raises ValueError if it would go back."""
         if version < self.version:
             raise ValueError(f"version cannot go back from {self.version} to {version}")
-        self.version = self.published = version
+        self.version = self.published = self.newest_full = version
 
     def advance(self, version: int) -> None:
         """The learner finished a step. Raises ValueError unless the version grew by exactly one."""
@@ -57,27 +63,34 @@ class VersionLedger:
             )
         self.version = version
 
-    def publish(self, payload_bytes: float) -> int:
-        """Make the current version the newest published one; returns its parent."""
+    def publish(self, payload_bytes: float, full: bool = True) -> int:
+        """Make the current version the newest published one; returns its parent.
+
+        `full`: there is a full snapshot of it, beside the delta if there is one.
+        """
         parent = self.published
         self.published = self.version
         self._payload_bytes[self.version] = payload_bytes
         self._parents[self.version] = parent
+        self._since_full_bytes += payload_bytes
+        if full:
+            self.newest_full, self._since_full_bytes = self.version, 0.0
         return parent
 
     def payload_bytes(self, held: int, full_bytes: float) -> tuple[float, int]:
         """(bytes, parent version) a worker holding `held` needs for the newest published version.
 
-        The sum of the payloads on the way when that is less than the full snapshot; parent is -1 when the
-        full snapshot is sent.
+        The deltas on the way from `held`, or the newest full snapshot and the deltas since, whichever is
+        less; parent is -1 for the latter.
         """
+        anew = full_bytes + self._since_full_bytes
         total, at = 0.0, self.published
         while at > held and at in self._parents:
             total += self._payload_bytes[at]
-            if total >= full_bytes:
-                return full_bytes, -1
+            if total >= anew:
+                return anew, -1
             at = self._parents[at]
-        return (total, held) if at == held else (full_bytes, -1)
+        return (total, held) if at == held else (anew, -1)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from echo2.policy.decisions import AbortTransfer, Decision, FetchSnapshot, SetTimer
 from echo2.policy.fleet import NONE, UP, Fleet, Worker
 from echo2.policy.links import LEARNER
+from echo2.policy.relays import Relays
 from echo2.policy.settings import SchedulerSettings
 from echo2.policy.worth import lateness_usd, rollout_usd
 
@@ -19,9 +20,10 @@ Parcel = tuple[int, float, int]
 class Transfers:
     """Carries no clock: the time comes with every call. A `Parcel` is (version, bytes, parent version)."""
 
-    def __init__(self, settings: SchedulerSettings, fleet: Fleet) -> None:
+    def __init__(self, settings: SchedulerSettings, fleet: Fleet, relays: Relays) -> None:
         self._settings = settings
         self._fleet = fleet
+        self._relays = relays
         self._serving: dict[str, int] = {}
         self._source: dict[str, str] = {}
         self._parcel: dict[str, Parcel] = {}
@@ -115,7 +117,7 @@ class Transfers:
                 uplink_bps / (children + 1), worker.offer.downlink_bps, float(links.edge_cap_bps[row, me])
             )
             seconds = 8.0 * size / rate
-            usd = float(links.egress[row, me]) * size / 1e9
+            usd = demand.egress_weight * float(links.egress[row, me]) * size / 1e9
             key = (usd + lateness_usd(worker.offer, demand, seconds, usd_each), seconds, name)
             best = key if best is None or key < best else best
         return best[2] if best else ("" if fanout else LEARNER)
@@ -126,6 +128,7 @@ class Transfers:
         holders = [(LEARNER, links.learner_site, links.learner_uplink_bps)]
         for other in self._fleet.in_status(*UP):
             able = other.version == version and other.offer.can_relay and not other.late
+            able = able and not self._relays.shuns(other.worker_id)
             if able and other is not worker and other.worker_id not in worker.shunned:
                 holders.append((other.worker_id, other.offer.site, other.offer.uplink_bps))
         return holders

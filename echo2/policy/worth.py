@@ -17,7 +17,10 @@ Mode = Literal["push", "pull"]
 
 @dataclass(frozen=True)
 class Demand:
-    """What the learner needs of its workers. Seconds, bytes, rollouts; `margin` >= 1 multiplies the rate."""
+    """What the learner needs of its workers. Seconds, bytes, rollouts; `margin` >= 1 multiplies the rate.
+
+    `egress_weight` multiplies USD of egress where it is held against time: in the choice of broadcast plans.
+    """
 
     staleness_bound: int
     publish_period: int
@@ -30,6 +33,7 @@ class Demand:
     learner_usd_per_h: float = 0.0
     mode: Mode = "push"
     pull_fanout: int = 4
+    egress_weight: float = 1.0
 
     @property
     def rollouts_per_s(self) -> float:

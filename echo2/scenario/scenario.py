@@ -15,6 +15,7 @@ from echo2.policy.generation import TokenLengths
 from echo2.policy.plan_types import PlanProblem
 from echo2.policy.settings import SchedulerSettings
 from echo2.scenario.baselines import for_system
+from echo2.scenario.delta_sizes import DeltaSize, delta_size
 from echo2.scenario.learner import learner_links, learner_model
 from echo2.scenario.naming import key, resolved, source
 from echo2.scenario.places import learner_site, link_table
@@ -90,7 +91,7 @@ def _build(config: Config, base_dir: Path) -> Scenario:
         train_cv=learner.cv,
         learner_usd_per_h=price.usd_per_h * used.learner.gpus,
         full_snapshot_bytes=full,
-        snapshot_bytes=full / used.model.delta_ratio,
+        snapshot_bytes=full / delta_ratio(used),
         offers=tuple(worker.offer for worker in workers),
         decode={worker.offer.worker_id: worker.decode for worker in workers},
         lengths=lengths,
@@ -103,6 +104,8 @@ def _build(config: Config, base_dir: Path) -> Scenario:
         topologies=used.policy.topologies,
         margin=used.policy.margin if isinstance(used.policy.margin, float | int) else 0.0,
         best_effort=used.run.best_effort,
+        full_every=used.run.full_every if isinstance(used.run.full_every, int) else 0,
+        egress_weight=used.run.egress_weight,
     )
     notes.append(
         f"links: region matrix of {used.network.epoch} (measured), {used.network.streams} TCP streams an edge"
@@ -145,10 +148,28 @@ def snapshot_bytes(config: Config, notes: list[str]) -> float:
             full = traces.model_info(config.model.name).bf16_bytes
         except UserError as error:
             raise UserError(f"{error}; or give model.snapshot_gb") from None
-    delta = config.model.delta_ratio
-    sent = f", sent as deltas {delta:g}x smaller ({full / delta / 1e9:.2f} GB)" if delta > 1 else ""
+    delta = delta_ratio(config)
+    sent = f", sent as deltas {delta:.3g}x smaller ({full / delta / 1e9:.2f} GB)" if delta > 1 else ""
+    if config.model.delta_ratio == "measured":
+        sent += f": {_measured_delta(config).note}"
     notes.append(f"snapshot: {full / 1e9:.1f} GB of bf16 weights{sent}")
     return full
+
+
+def delta_ratio(config: Config) -> float:
+    """How many times smaller a published snapshot is than the full one: given, or as measured."""
+    given = config.model.delta_ratio
+    return _measured_delta(config).ratio if given == "measured" else given
+
+
+def _measured_delta(config: Config) -> DeltaSize:
+    """In bf16, or as a live run publishes. Versions are kappa steps apart; one where kappa is still open."""
+    dtype = config.train.snapshot_dtype if config.train.model is not None else "bf16"
+    given = config.model.snapshot_gb
+    parameters = given * 1e9 / 2 if given is not None else traces.model_info(config.model.name).parameters
+    period = config.run.publish_period
+    steps_apart = period if isinstance(period, int) else 1
+    return delta_size(dtype, config.train.learning_rate, parameters, steps_apart)
 
 
 def _learner_shape(config: Config, base_dir: Path, run_s: float, notes: list[str]) -> LinkShape | None:
@@ -173,4 +194,4 @@ def _price_changes(config: Config) -> tuple[PriceChange, ...]:
     )
 
 
-__all__ = ["PoolWorkers", "Scenario", "build", "rollout_lengths", "snapshot_bytes"]
+__all__ = ["PoolWorkers", "Scenario", "build", "delta_ratio", "rollout_lengths", "snapshot_bytes"]

@@ -98,6 +98,12 @@ class AccessLinks:
             limit = bucket.burst_bps if node.tokens_bits > DRY_BITS else bucket.sustained_bps
             self.up[i] = min(self.up[i], limit)
 
+    def throttle(self, name: str, factor: float) -> None:
+        """A machine's uplink carries `factor` of its level from now on."""
+        i = self.index[name]
+        self._up_level[i] = self.nodes[i].uplink_bps * factor
+        self.up = self._up_level * self.factor
+
     def next_change_s(self, now: float, involved: Iterable[int]) -> float:
         """Seconds to the next breakpoint of a trace of the `involved` nodes; call after `refresh`."""
         return min((self._changes_s[i] - now for i in involved if i in self.varying), default=float("inf"))

@@ -8,13 +8,13 @@ the lanes of those it feeds. Knows nothing of the formulas of the planner and of
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from collections.abc import Callable, Set
 from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
 
-from echo2.policy.broadcast import BroadcastPlan, chunk_relays, stripe_counts
+from echo2.policy.broadcast import BroadcastPlan, chunk_relays, living_parents, relays_without, with_chunks
 from echo2.sim.transfers import SOURCE, Paths, Transfer
 
 FloatArray = npt.NDArray[np.float64]
@@ -22,25 +22,15 @@ IntArray = npt.NDArray[np.int64]
 MOST_SENDS = 200_000
 LEAST_CHUNKS = 64
 NOTHING = np.iinfo(np.int64).max
+NOBODY: frozenset[str] = frozenset()
 
 
-def coarsened(plan: BroadcastPlan, most_sends: int = MOST_SENDS) -> BroadcastPlan:
-    """The plan with at most `most_sends` chunk-sends (never below 64 chunks), its shares kept in proportion.
+def carried_in(plan: BroadcastPlan, most_sends: int = MOST_SENDS) -> int:
+    """Chunks the plan is carried out in: its own, or fewer and larger ones for at most `most_sends` sends.
 
-    Fewer, larger chunks make the pipeline's fill longer; plans that fit are left alone.
+    Never below 64 for that; fewer chunks make the pipeline's fill longer.
     """
-    chunks = max(LEAST_CHUNKS, most_sends // max(1, len(plan.order)))
-    if plan.chunks <= chunks:
-        return plan
-    if not plan.shares:
-        return replace(plan, chunks=chunks)
-    counts, direct = stripe_counts(plan)
-    exact = np.array([*counts, direct]) * (chunks / plan.chunks)
-    whole = np.floor(exact)
-    missing = chunks - int(whole.sum())
-    whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
-    shares = tuple((whole[:-1] / chunks).tolist())
-    return replace(plan, chunks=chunks, shares=shares, direct_share=float(whole[-1]) / chunks)
+    return min(plan.chunks, max(LEAST_CHUNKS, most_sends // max(1, len(plan.order))))
 
 
 class ChunkTransfer(Transfer):
@@ -53,11 +43,12 @@ class ChunkTransfer(Transfer):
     def __init__(
         self, version: int, plan: BroadcastPlan, source: int, nodes: IntArray, sites: IntArray, paths: Paths
     ) -> None:
-        super().__init__(version, coarsened(plan), source, nodes, sites, paths)
+        super().__init__(version, with_chunks(plan, carried_in(plan)), source, nodes, sites, paths)
         plan, count = self.plan, len(nodes)
         self.striped = bool(plan.shares)
         self._parents = list(plan.parents) if plan.parents else [SOURCE] * count
-        self._relays = list(chunk_relays(plan))
+        self._lines = {NOBODY: chunk_relays(plan)}
+        self._members = {NOBODY: set(range(count))}
         self._have = np.zeros((count + 1, plan.chunks), dtype=bool)
         self._have[SOURCE] = True
         self._promised = self._have.copy()
@@ -88,10 +79,22 @@ class ChunkTransfer(Transfer):
     def _fed_by(self, at: int, chunk: int) -> list[int]:
         if not self.striped:
             return [i for i in self._children(at) if i not in self._gone]
-        relay = self._relays[chunk]
-        if relay == at:
-            return [i for i in range(len(self.nodes)) if i != at and i not in self._gone]
-        return [relay] if at == SOURCE else []
+        fed: list[int] = []
+        for avoided, members in self._members.items():
+            relay = self._lines[avoided][chunk]
+            if relay == at:
+                fed += [i for i in members if i != at]
+            elif at == SOURCE and relay in members:
+                fed.append(relay)
+        return sorted(i for i in fed if i not in self._gone)
+
+    def _source_of(self, position: int, chunk: int) -> int:
+        """From whom a receiver takes a chunk (see `broadcast.sources_of`)."""
+        if not self.striped:
+            return self._parents[position]
+        avoided = next(key for key, members in self._members.items() if position in members)
+        relay = self._lines[avoided][chunk]
+        return SOURCE if relay == position else relay
 
     def _children(self, at: int) -> list[int]:
         return [i for i, parent in enumerate(self._parents) if parent == at]
@@ -180,43 +183,61 @@ class ChunkTransfer(Transfer):
 
     # ---- departures ------------------------------------------------------------------------------
 
-    def remove(self, position: int) -> None:
-        """A receiver is gone: what it had not sent comes from whoever feeds its children now."""
-        if position in self._gone:
-            return
-        self._gone.add(position)
-        self.active[position] = False
-        for lane, (at, to) in enumerate(self._ends):
-            if position not in (at, to):
-                continue
-            self._promised[to, list(self._queues[lane])] = False
-            self._queues[lane].clear()
-            self._next(lane)
+    def leave(self, position: int) -> None:
+        """A receiver is gone: nothing flows to it or from it any more."""
+        if position not in self._gone:
+            self._gone.add(position)
+            self.active[position] = False
+            self._clear(lambda at, to: position in (at, to))
+
+    def fed_by(self, relay: str) -> list[int]:
+        """Positions that have still to get something from a relay."""
+        at = self.plan.order.index(relay) if relay in self.plan.order else SOURCE
+        if at == SOURCE:
+            return []
+        active = set(np.flatnonzero(self.active).tolist()) - {at}
+        if not self.striped:
+            return sorted(i for i in active if self._parents[i] == at)
+        using = (members for key, members in self._members.items() if at in self._lines[key])
+        return sorted(active & set().union(*using))
+
+    def reroute(self, positions: Set[int], without: Set[str]) -> None:
+        """These get what they lack from others; the part of a chunk that was on its way is lost."""
+        order = self.plan.order
+        who = {i for i in positions if i not in self._gone}
+        dead = {i for i, name in enumerate(order) if name in without}
+        self._clear(lambda at, to: at in dead and to in who)
         if self.striped:
-            self._new_relays(position)
+            avoided = frozenset(without)
+            if avoided not in self._lines:
+                self._lines[avoided] = relays_without(self.plan, avoided)
+            for members in self._members.values():
+                members -= who
+            self._members.setdefault(avoided, set()).update(who)
+            self._members = {key: members for key, members in self._members.items() if members}
         else:
-            above = self._parents[position]
-            self._parents = [above if parent == position else parent for parent in self._parents]
-            for chunk in np.flatnonzero(self._have[above]).tolist():
-                self._pass_on(above, chunk)
+            living = living_parents(self.plan, without)
+            self._parents = [living[i] if i in who else parent for i, parent in enumerate(self._parents)]
+        for position in sorted(who):
+            for chunk in np.flatnonzero(~self._promised[position]).tolist():
+                source = self._source_of(position, chunk)
+                if self._have[source, chunk] and source not in self._gone:
+                    self._promised[position, chunk] = True
+                    self._enqueue(source, position, chunk)
+        self._sort_source()
 
-    def _new_relays(self, position: int) -> None:
-        """Chunks that the relay has not passed to all go to the others in proportion to their shares.
+    def _sort_source(self) -> None:
+        """Receivers ask the source in the order of the chunks: what they took over late goes first."""
+        for lane, (at, _) in enumerate(self._ends):
+            queue = self._queues[lane]
+            if at == SOURCE and len(queue) > 2:
+                on_wire = queue.popleft()
+                self._queues[lane] = deque([on_wire, *sorted(queue)])
 
-        What the new relay lacks, the source sends it again; without relays it sends to everybody.
-        """
-        others = [i for i, share in enumerate(self.plan.shares) if share > 0 and i not in self._gone]
-        here = [i for i in range(len(self.nodes)) if i not in self._gone]
-        dealt = dict.fromkeys(others, 0)
-        for chunk, relay in enumerate(self._relays):
-            if relay != position or self._promised[here, chunk].all():
-                continue
-            if others:
-                relay = min(others, key=lambda i: (dealt[i] + 1) / self.plan.shares[i])
-                dealt[relay] += 1
-            else:
-                relay = SOURCE
-            self._relays[chunk] = relay
-            self._pass_on(SOURCE, chunk)
-            if relay != SOURCE and self._have[relay, chunk]:
-                self._pass_on(relay, chunk)
+    def _clear(self, ends: Callable[[int, int], bool]) -> None:
+        """Empty the lanes whose ends (sender, receiver) are such."""
+        for lane, (at, to) in enumerate(self._ends):
+            if ends(at, to):
+                self._promised[to, list(self._queues[lane])] = False
+                self._queues[lane].clear()
+                self._next(lane)

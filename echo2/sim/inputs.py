@@ -93,6 +93,20 @@ class PriceChange:
 
 
 @dataclass(frozen=True)
+class RelayFault:
+    """From `t_s` on a worker harms those it feeds: see `echo2.sim.faults`.
+
+    It corrupts what it passes on, stalls (it sends nothing, without leaving), or lies: its uplink carries
+    `factor` of what its offer says.
+    """
+
+    t_s: float
+    worker_id: str
+    kind: Literal["corrupt", "stall", "lie"]
+    factor: float = 0.1
+
+
+@dataclass(frozen=True)
 class WorldInputs:
     """A whole world. `transport`: transfers as fluid flows or chunk by chunk."""
 
@@ -105,3 +119,4 @@ class WorldInputs:
     learner_bucket: NicBucket | None = None
     price_changes: tuple[PriceChange, ...] = field(default=())
     transport: Literal["fluid", "chunk"] = "fluid"
+    relay_faults: tuple[RelayFault, ...] = ()

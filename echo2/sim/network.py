@@ -7,7 +7,7 @@ runs dry, and the clock jumps there; nothing is ever polled. Here transfers are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from echo2.policy.links import LEARNER, LinkTable
 from echo2.sim.access import AccessLinks
 from echo2.sim.inputs import LinkShape, NicBucket, SimWorker
 from echo2.sim.sharing import share_links
-from echo2.sim.stripes import StripedTransfer
+from echo2.sim.stripe_reroute import ReroutedStripes
 from echo2.sim.transfers import Paths, Transfer, TreeTransfer
 
 SAME_MOMENT = 1e-4
@@ -67,7 +67,7 @@ class Network:
         self._reallocate()
 
     def leave(self, name: str) -> None:
-        """A worker is gone: it neither receives nor relays any more."""
+        """A worker is gone: it neither receives nor relays any more, and `reroute` says who does instead."""
         node = self._access.index[name]
         self._advance()
         failed: list[tuple[str, int]] = []
@@ -79,6 +79,31 @@ class Network:
         # told last: whoever hears of it may send anew
         for receiver, version in failed:
             self._failed(receiver, version)
+
+    def reroute(self, version: int, names: Sequence[str], without: Sequence[str]) -> None:
+        """These get what they lack of `version` from others than `without`."""
+        self._advance()
+        for transfer in self._transfers:
+            if transfer.version == version:
+                order = transfer.plan.order
+                transfer.reroute({order.index(name) for name in names if name in order}, frozenset(without))
+        self._reallocate()
+
+    def fed_by(self, name: str, version: int) -> list[str]:
+        """Who has still to get something of `version` from a machine."""
+        node = self._access.index[name]
+        found: list[str] = []
+        for transfer in self._transfers:
+            if transfer.version == version:
+                fed = np.flatnonzero(transfer.active) if transfer.source == node else transfer.fed_by(name)
+                found += [transfer.plan.order[int(i)] for i in fed]
+        return found
+
+    def throttle(self, name: str, factor: float) -> None:
+        """From now on a machine sends with `factor` of its uplink alone."""
+        self._advance()
+        self._access.throttle(name, factor)
+        self._reallocate()
 
     def abort(self, name: str, version: int) -> None:
         """Stop sending `version` to a worker, which relays it no more; what was sent is charged."""
@@ -94,7 +119,7 @@ class Network:
             if transfer.active[position]:
                 name = transfer.plan.order[position]
                 self._sent(name, transfer.version, transfer.got(position))
-            transfer.remove(position)
+            transfer.leave(position)
 
     def _without_source(self, transfer: Transfer) -> list[tuple[str, int]]:
         lost = []
@@ -108,7 +133,7 @@ class Network:
     # ---- how transfers are made and fed, replaced by the chunk network ----------------------------
 
     def _kind(self, plan: BroadcastPlan) -> type[Transfer]:
-        return StripedTransfer if plan.shares else TreeTransfer
+        return ReroutedStripes if plan.shares else TreeTransfer
 
     def _share(self) -> None:
         share_links(self._transfers, self._access)

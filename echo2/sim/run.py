@@ -32,11 +32,13 @@ class SimResult:
         return summarise(self.world, self.elapsed_s, self.complete)
 
     def write(self, directory: Path) -> None:
-        """Write `log.jsonl`, `summary.json` and `trace.json`, each whole or not at all."""
+        """Write `log.jsonl`, `summary.json`, `trace.json`, `broadcasts.jsonl`, each whole or not at all."""
         directory.mkdir(parents=True, exist_ok=True)
         _write(directory / "log.jsonl", log.lines(self.world.inputs.settings, self.world.entries))
         _write(directory / "summary.json", [json.dumps(self.summary(), indent=2)])
         _write(directory / "trace.json", [self.world.timeline.chrome_trace()])
+        rows = self.world.metrics.dissemination_rows()
+        _write(directory / "broadcasts.jsonl", (json.dumps(row) for row in rows))
 
 
 def simulate(
@@ -98,6 +100,7 @@ def summarise(world: World, elapsed_s: float, complete: bool) -> dict[str, Any]:
             "dispatched_mean": metrics.dispatched_tokens / dispatched,
         },
         "bcast_tail_s": percentiles(tails),
+        "dissemination": metrics.dissemination_summary(),
         "published": len(metrics.published_s),
         "workers": _workers(world),
         "worker_utilisation": _worker_utilisation(world),

@@ -97,9 +97,16 @@ class LateReceivers:
         longest = needs.max(axis=0, initial=0.0)
         return float(longest.min(initial=np.inf, where=longest > 0))
 
-    def hand_over(self, position: int, out: float, share: float, shares: FloatArray, grown: float) -> None:
-        """A relay is gone: what they lack of its stripe they lack of the others' now, `shares` before."""
+    def hand_over(
+        self, position: int, out: float, share: float, shares: FloatArray, dealt: FloatArray
+    ) -> None:
+        """A relay is gone: what they lack of its stripe they lack of the others' now.
+
+        `shares` (N,) of the stripes before, `dealt` (N,) what each takes over.
+        """
         lack = np.maximum(0.0, out - self.got[position]) * share
-        others = max(float(shares.sum()), 1e-12)
-        self.got[:-1] = np.maximum(0.0, self.got[:-1] - lack / others) / grown
+        others = np.where(np.arange(len(shares)) == position, 0.0, shares)
+        part = others / max(float(others.sum()), 1e-300)
+        grown = np.maximum(shares + dealt, 1e-300)[:, None]
+        self.got[:-1] = np.maximum(0.0, self.got[:-1] * shares[:, None] - part[:, None] * lack) / grown
         self.got[position] = 0.0

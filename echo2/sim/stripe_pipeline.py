@@ -88,6 +88,14 @@ class Pipeline:
             through[order.relays] = np.maximum.reduceat(then + order.left, order.begins)
         return through
 
+    def since_last_s(self) -> FloatArray:
+        """(N,) how long ago each relay's last chunk was sent, now that the source has sent everything."""
+        order, ago = chunk_order(self._plan), np.zeros_like(self.could)
+        if len(order.relays):
+            last = np.append(order.begins[1:], len(order.relay)) - 1
+            ago[order.relays] = (1.0 - order.sent_at[last]) * (self._times[-1] - self._times[0])
+        return ago
+
     @staticmethod
     def _sent_s(order: ChunkOrder, times: FloatArray, heads: FloatArray) -> FloatArray:
         """(K,) when each chunk had left the source."""

@@ -1,7 +1,8 @@
 """Fluid stripes: every relay takes its own part of a snapshot from the source and passes it to all others.
 
-Made by `echo2.sim.network`, given link rates by `echo2.sim.sharing`. Ours. Kept per relay, not per pair, so
-that a transfer to N receivers costs a few operations on N numbers:
+Made by `echo2.sim.network` (`stripe_reroute` adds what happens when a relay is gone), given link rates by
+`echo2.sim.sharing`. Ours. Kept per relay, not per pair, so that a transfer to N receivers costs a few
+operations on N numbers:
 
 - `head[i]`: how much of its stripe relay i has; all stripes advance alike as the source interleaves them.
 - `out[i]`: how much of its stripe relay i has passed on to every receiver that keeps pace.
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from echo2.policy.broadcast import BroadcastPlan
+from echo2.sim.stripe_deal import Deal
 from echo2.sim.stripe_late import LateReceivers
 from echo2.sim.stripe_pipeline import Pipeline
 from echo2.sim.stripe_rates import (
@@ -56,8 +58,11 @@ class StripedTransfer(Transfer):
         self._late = LateReceivers(count)
         self._into_s = np.zeros(count)
         self._pipeline = Pipeline(plan)
+        self._deal = Deal(plan)
         self._through: FloatArray | None = None
-        self._rewired = False
+        self._took_over = np.zeros(count, dtype=bool)
+        self._stopped = np.zeros(count, dtype=bool)
+        self._shunned_by: dict[int, set[int]] = {}
         self._rewire()
 
     def begin(self, now: float) -> None:
@@ -95,7 +100,7 @@ class StripedTransfer(Transfer):
         relays, shares = self.relays, self.shares[self.relays]
         limit = np.minimum(down_bps, self._cap_bps * factor) / self.bits
         limit[~self.active] = 0.0
-        alone = up_bps[relays] / (shares * self.bits)
+        alone = np.where(self._stopped[relays], 0.0, up_bps[relays]) / (shares * self.bits)
         level = passing_levels(alone, limit, self.active, relays)
         self._set_heads(source_bps / self.bits, limit, down_bps / self.bits, factor, level)
         head, out = self.head[relays], self.out[relays]
@@ -118,6 +123,7 @@ class StripedTransfer(Transfer):
         inflow = np.minimum(level, source / copies) * shares
         free = downlink_left(down, inflow, shares, relays)
         caps = np.minimum(self._head_cap_bps * factor[relays] / self.bits, free / shares)
+        caps[self._stopped[relays]] = 0.0
         feed = Feed(self.head[relays], caps, shares, self.direct, self.direct_share, limit)
         self.head_rate[relays], self.direct_rate = feed.rates(source)
         # a chunk finds half of the relays sending into the same downlink (fitted to the chunk network)
@@ -205,13 +211,16 @@ class StripedTransfer(Transfer):
         self.have[late.who] = np.minimum(1.0, has)
 
     def _last_chunks(self) -> FloatArray:
-        """(2, N) the Q (see `stripe_pipeline`) at which each relay's last whole chunk is through."""
-        if self._rewired:
-            # the order is not the plan's any more: one more chunk than the fluid
-            chunk = self.chunk_bits / self.bits / np.maximum(self.shares, 1e-12)
-            last: FloatArray = self._pipeline.could + np.minimum(1.0, 1.0 - self.out + chunk)
+        """(N,) the Q (see `stripe_pipeline`) at which each relay's last whole chunk is through."""
+        last = self._pipeline.through_at(self._into_s + self._from_source_s)
+        if not self._took_over.any():
             return last
-        return self._pipeline.through_at(self._into_s + self._from_source_s)
+        # what they took over came first, then the plan's order went on: their last was sent as in it
+        chunk = self.chunk_bits / self.bits / np.maximum(self.shares, 1e-12)
+        left = 1.0 - self.out
+        since = self._level * self._pipeline.since_last_s()
+        more = np.where(left > 0, np.maximum(left, np.minimum(1.0, left + chunk) - since), 0.0)
+        return np.where(self._took_over, self._pipeline.could + more, last)
 
     def _left_s(self) -> tuple[FloatArray, FloatArray, float]:
         """Seconds until heads and outs (R,) and the direct part are through at the present rates."""
@@ -282,29 +291,6 @@ class StripedTransfer(Transfer):
             sites = np.flatnonzero(np.bincount(self.sites[relays]))
             last = np.maximum(last, self.paths.latency_s[np.ix_(sites, to)].max(axis=0))
         return np.asarray(last, dtype=np.float64)
-
-    def remove(self, position: int) -> None:
-        """A receiver is gone; what it has not passed on goes to the other relays in proportion."""
-        self.active[position] = self.pace[position] = False
-        share, out = float(self.shares[position]), float(self.out[position])
-        if share <= 0:
-            return
-        self._rewired, self._through = True, None
-        self.given += share * out
-        orphaned = share * (1.0 - out)
-        self.shares[position] = self.head[position] = self.out[position] = 0.0
-        others = float(self.shares.sum())
-        if others > 0:
-            grown = 1.0 + orphaned / others
-            self._late.hand_over(position, out, share, self.shares, grown)
-            self.shares *= grown
-            self.head /= grown
-            self.out /= grown
-        else:
-            sent = self.direct_share * self.direct
-            self.direct_share += orphaned
-            self.direct = sent / self.direct_share if self.direct_share > 0 else 1.0
-        self._rewire()
 
 
 def _meets(gap: FloatArray, closing: FloatArray) -> float:

@@ -7,12 +7,13 @@ The other kinds are fluid stripes (`echo2.sim.stripes`) and whole chunks (`echo2
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Set
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from echo2.policy.broadcast import BroadcastPlan
+from echo2.policy.broadcast import BroadcastPlan, living_parents
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -67,8 +68,16 @@ class Transfer(ABC):
         """Receivers complete by `now + slack_s`: (position, seconds from `now` until it has everything)."""
 
     @abstractmethod
-    def remove(self, position: int) -> None:
-        """A receiver is gone; those it fed are fed by others from now on."""
+    def leave(self, position: int) -> None:
+        """A receiver is gone: nothing flows to it or from it any more."""
+
+    @abstractmethod
+    def fed_by(self, relay: str) -> list[int]:
+        """Positions that have still to get something from a relay."""
+
+    @abstractmethod
+    def reroute(self, positions: Set[int], without: Set[str]) -> None:
+        """These get what they lack from others than `without`, by the rules of `broadcast.schedule`."""
 
     @abstractmethod
     def involved(self) -> set[int]:
@@ -93,13 +102,14 @@ class TreeTransfer(Transfer):
         self.parents = np.array(plan.parents or (SOURCE,) * count, dtype=np.int64)
         self._lost_bits: FloatArray | None = None
         self._idle = np.zeros(count, dtype=bool)
+        self._here = np.ones(count + 1, dtype=bool)
         # the last value is for the source, parent of the first
         self._end_s = np.zeros(count + 1)
         self._rewire()
 
     def _rewire(self) -> None:
         above, own = self.sites[self.parents], self.sites[:-1]
-        self.edge_cap_bps = self.paths.cap_bps[above, own]
+        self.edge_cap_bps = np.where(self._here[self.parents], self.paths.cap_bps[above, own], 0.0)
         self._edge_delay_s = self.paths.latency_s[above, own]
         self.senders = np.append(self.nodes, self.source)[self.parents]
         self._fed = self.parents != SOURCE
@@ -201,8 +211,21 @@ class TreeTransfer(Transfer):
         """Nodes whose links matter now."""
         return {*self.senders[self.active].tolist(), *self.nodes[self.active].tolist()}
 
-    def remove(self, position: int) -> None:
-        """A receiver is gone: whatever it fed is fed by what fed it."""
-        self.active[position] = False
-        self.parents = np.where(self.parents == position, self.parents[position], self.parents)
+    def leave(self, position: int) -> None:
+        """A receiver is gone: nothing flows to it or from it any more."""
+        self.active[position] = self._here[position] = False
         self._rewire()
+
+    def fed_by(self, relay: str) -> list[int]:
+        """Positions that have still to get something from a relay."""
+        if relay not in self.plan.order:
+            return []
+        fed: list[int] = np.flatnonzero(self.active & (self.parents == self.plan.order.index(relay))).tolist()
+        return fed
+
+    def reroute(self, positions: Set[int], without: Set[str]) -> None:
+        """Each of these is fed by its nearest ancestor that is not among `without`."""
+        if self.plan.parents:
+            who = sorted(positions)
+            self.parents[who] = np.array(living_parents(self.plan, without))[who]
+            self._rewire()

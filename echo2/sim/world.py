@@ -19,6 +19,7 @@ from echo2.policy.links import LEARNER
 from echo2.policy.provision import receiver_egress_usd
 from echo2.policy.scheduler import Scheduler
 from echo2.sim.chunks import ChunkNetwork
+from echo2.sim.faults import Faults
 from echo2.sim.inputs import PriceChange, SimWorker, WorldInputs
 from echo2.sim.learner import StepTimes
 from echo2.sim.lengths import LengthSource
@@ -57,11 +58,13 @@ class World:
         self._done = self.env.event()
         self.machines = {worker.offer.worker_id: self._machine(worker) for worker in inputs.workers}
         self.network = self._network()
+        self._faults = Faults(self.env, inputs.relay_faults, inputs.workers, self.network, self.tell)
         self._carry: dict[type, Callable[[Any], None]] = {
             d.StartGroup: self._start_group,
             d.SetTimer: self._set_timer,
             d.TrainStep: self._train,
             d.PublishSnapshot: self._publish,
+            d.Reroute: self._reroute,
             d.FetchSnapshot: self._fetch,
             d.AbortTransfer: self._abort,
             d.StartWorker: self._start_worker,
@@ -232,7 +235,7 @@ class World:
         )
 
     def _publish(self, decision: d.PublishSnapshot) -> None:
-        self.metrics.published(decision.version, self.env.now)
+        self.metrics.broadcast(decision)
         plan = decision.plan
         sites = {name: self.machines[name].spec.offer.site for name in plan.order}
         for name, usd in receiver_egress_usd(plan, self._settings.links, sites).items():
@@ -252,6 +255,10 @@ class World:
         plan = direct_plan(decision.worker_id, size, decision.bound)
         self._receive(plan, decision.version, decision.source_id)
 
+    def _reroute(self, decision: d.Reroute) -> None:
+        self.metrics.rerouted(decision)
+        self.network.reroute(decision.version, decision.worker_ids, decision.without)
+
     def _receive(self, plan: BroadcastPlan, version: int, source: str) -> None:
         for name in plan.order:
             machine = self.machines[name]
@@ -260,6 +267,7 @@ class World:
             if self._settings.reading == "stall":
                 machine.hold(version)
         self.network.send(version, plan, source)
+        self._faults.sent(version, plan, source)
 
     def _sent(self, name: str, version: int, share: float) -> None:
         usd = self._egress.pop((name, version), 0.0) * share
@@ -276,7 +284,7 @@ class World:
         self.timeline.ended("receive", name, self.env.now)
         self._measure_link(machine)
         machine.engine.swap(version, self._settings.swap_pause_s)
-        self.metrics.arrived(version, self.env.now, machine.up_since_s)
+        self.metrics.live(version, self.env.now, name, machine.up_since_s)
         self.tell(f.SnapshotLive(self.env.now, name, machine.incarnation, version))
 
     def _measure_link(self, machine: Machine) -> None:

@@ -20,9 +20,18 @@ from echo2.policy.broadcast.plan import (
 )
 from echo2.policy.broadcast.problem import TCP_WINDOW_BYTES, BroadcastProblem, Peer, flow_cap_bps
 from echo2.policy.broadcast.pull import pull_plan
+from echo2.policy.broadcast.schedule import (
+    LEARNER,
+    living_parents,
+    rarest_first,
+    relays_without,
+    sources_of,
+    with_chunks,
+)
 from echo2.policy.broadcast.timing import ChunkRules
 
 __all__ = [
+    "LEARNER",
     "TCP_WINDOW_BYTES",
     "TOPOLOGIES",
     "BroadcastPlan",
@@ -40,9 +49,14 @@ __all__ = [
     "flow_cap_bps",
     "fluid_bound_s",
     "from_json",
+    "living_parents",
     "lp_bound_s",
     "plan_for",
     "pull_plan",
+    "rarest_first",
+    "relays_without",
+    "sources_of",
     "stripe_counts",
     "to_json",
+    "with_chunks",
 ]

@@ -27,6 +27,7 @@ class _Fetches:
     problem: BroadcastProblem
     fanout: int
     late_usd: LateUsd
+    egress_weight: float = 1.0
     now_s: float = 0.0
     children: dict[int, list[int]] = field(default_factory=lambda: {0: []})
     parent: dict[int, int] = field(default_factory=dict)
@@ -64,8 +65,8 @@ class _Fetches:
         problem = self.problem
         share = float(problem.uplink[holder]) / (len(self.children[holder]) + 1)
         seconds = problem.bits / min(share, float(problem.edge_cap[holder, node]))
-        usd = float(problem.egress[holder, node]) * problem.bits + self.late_usd(node, seconds)
-        return usd, seconds, problem.peers[holder].peer_id
+        usd = self.egress_weight * float(problem.egress[holder, node]) * problem.bits
+        return usd + self.late_usd(node, seconds), seconds, problem.peers[holder].peer_id
 
     def _share(self, holder: int) -> None:
         kids = self.children[holder]
@@ -76,12 +77,14 @@ class _Fetches:
             )
 
 
-def pull_plan(problem: BroadcastProblem, fanout: int, late_usd: LateUsd) -> BroadcastPlan:
+def pull_plan(
+    problem: BroadcastProblem, fanout: int, late_usd: LateUsd, egress_weight: float = 1.0
+) -> BroadcastPlan:
     """The course of a publication in pull mode, as a tree. Needs a receiver.
 
     `late_usd(i, seconds)`: what it costs that receiver i (from 1) waits so long.
     """
-    fetches = _Fetches(problem, fanout, late_usd)
+    fetches = _Fetches(problem, fanout, late_usd, egress_weight)
     weight = problem.weight
     waiting = sorted(
         range(1, problem.count + 1), key=lambda n: (-weight[n - 1], problem.receivers[n - 1].peer_id)
