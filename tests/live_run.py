@@ -56,12 +56,13 @@ slots = {slots}
 uplink_mbps = 1000
 downlink_mbps = 1000
 startup_s = 30
-relay = false
+relay = {relay}
 engine = "{engine}"
 local = {local}
 threads = 1
 [policy]
 activation = "all"
+{policy}
 [train]
 model = "{model}"
 task = "digit_sort"
@@ -75,12 +76,14 @@ patience_s = 120
 
 
 def write_config(folder: Path, steps: int = 6, S: int = 1, count: int = 1, slots: int = 16,
-                 engine: str = "transformers", local: bool = True, model: str = "") -> Path:  # fmt: skip
+                 engine: str = "transformers", local: bool = True, model: str = "",
+                 relay: bool = False, policy: str = "") -> Path:  # fmt: skip
     """A small configuration; its model is the shipped one."""
     path = folder / "live.toml"
     model = model or str(REPOSITORY / "assets" / "tiny-sort")
     text = CONFIG.format(steps=steps, S=S, count=count, slots=slots, engine=engine,
-                         local=str(local).lower(), model=model)  # fmt: skip
+                         local=str(local).lower(), model=model,
+                         relay=str(relay).lower(), policy=policy)  # fmt: skip
     path.write_text(text, encoding="utf-8")
     return path
 

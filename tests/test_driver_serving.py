@@ -59,7 +59,7 @@ def test_a_taken_port_is_named_by_its_key(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        train = SimpleNamespace(host="127.0.0.1", port=port)
+        train = SimpleNamespace(host="127.0.0.1", port=port, uplink_mbps=0.0)
         setup: Any = SimpleNamespace(config=SimpleNamespace(train=train), tls=(None, None))
         with pytest.raises(UserError, match=r"in use; choose another with train\.port") as caught:
             asyncio.run(serving.serve(setup, RunDir(tmp_path, "run-1", 1), api, "x" * 32))

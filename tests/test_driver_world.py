@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ class World:
     """A live world without learner, ledger and tasks, and what has reached it."""
 
     def __init__(self, folder: Path, local: bool) -> None:
-        loaded = load(write_config(folder, local=local))
+        loaded = load(write_config(folder, local=local, relay=not local))
         built = build(loaded.config, loaded.base_dir)
         settings = settings_for(built.problem, plan_run(built.problem))
         prices = tuple(tuple(USD_PER_GB for _ in settings.links.sites) for _ in settings.links.sites)
@@ -79,7 +80,7 @@ class World:
         nothing: Any = None
         self.live = LiveWorld(
             loaded.config, settings, offers, nothing, nothing, nothing, nothing, records,
-            self.log, nothing, (1,), nothing, self.said.append,
+            self.log, SimpleNamespace(task=None), (1,), nothing, self.said.append,
         )  # type: ignore[arg-type]  # fmt: skip
         self.hub = self.live.hub = h.Hub("run-1", [h.Seat(self.name, "w", local)], 30.0, self.live)
         self.live.workers.processes = self.processes  # type: ignore[assignment]
@@ -150,24 +151,65 @@ def test_a_start_sends_its_order_to_whoever_comes(tmp_path: Path) -> None:
     within(tmp_path, story)
 
 
-def test_the_download_of_a_start_is_charged_as_a_fetch_is(tmp_path: Path) -> None:
-    """Each start that is ordered costs a snapshot's egress, as each fetch does; one nobody hears of, none."""
+def test_what_is_fetched_is_paid_for_by_who_sent_it(tmp_path: Path) -> None:
+    """A worker's bytes cost what its sources' sites charge, and only those that it says it has taken."""
 
-    async def story(world: World) -> None:
+    def story(world: World) -> None:
         charged = world.live.records.egress_usd
         world.start()
-        assert charged[world.name] == 0.0, "its process has not come yet"
-        world.greet("session-1")
-        world.greet("session-1")
-        assert charged[world.name] == pytest.approx(0.18)
-        world.live.snapshots.fetch(
-            d.FetchSnapshot(0.0, 1, 0, world.name, "learner", SNAPSHOT_BYTES, "test", 0.0)
-        )
-        await asyncio.sleep(0)
-        assert world.orders() == ["start", "fetch"] and charged[world.name] == pytest.approx(0.36)
-        assert world.live.records.usd(world.live.now())["egress"] == pytest.approx(0.36)
+        lease = world.greet("session-1")
+        assert charged[world.name] == 0.0, "it has fetched nothing yet"
+        took = m.Taken(version=0, sources={"learner": 2_000_000_000, "a-stranger": 1_000_000_000})
+        world.hub.reports(lease, m.Reports(incarnation=1, reports=(took,)))
+        assert charged[world.name] == pytest.approx(0.27)
+        assert world.live.records.usd(world.live.now())["egress"] == pytest.approx(0.27)
 
     within(tmp_path, story)
+
+
+def test_a_fetch_goes_to_the_holder_that_was_decided(tmp_path: Path) -> None:
+    """A fetch from a peer names its relay; one from the learner, or from a peer without a relay, no route."""
+
+    async def story(world: World) -> None:
+        world.live.snapshots._store = SimpleNamespace(payload=lambda *_: SimpleNamespace(chunks=[1, 2]))  # type: ignore[assignment]
+        peer = world.hub.seats["peer"] = h.Seat("peer", "w", True)
+        world.start()
+        world.greet("session-1")
+        for source, url, wanted in (
+            ("learner", "", None), ("peer", "", None), ("peer", "http://h:1", "http://h:1"),
+        ):  # fmt: skip
+            peer.relay_url = url
+            fetch = d.FetchSnapshot(0.0, 1, 0, world.name, source, SNAPSHOT_BYTES, "test", 0.0)
+            world.live.snapshots.fetch(fetch)
+            await asyncio.sleep(0)
+            order = world.seat.orders[-1].order
+            assert isinstance(order, m.Fetch) and (order.version, order.parent) == (1, 0)
+            assert (order.route and order.route.sources[0].url) == wanted
+
+    within(tmp_path, story)
+
+
+def test_a_relay_that_nobody_reaches_makes_a_leaf(tmp_path: Path) -> None:
+    """A remote worker is offered as a relay only if something listens at the address it gives."""
+
+    async def story(world: World) -> None:
+        server = await asyncio.start_server(lambda _r, w: w.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        offers = []
+        for session, address in (("session-1", port), ("session-2", 1), ("session-3", None)):
+            url = None if address is None else f"http://127.0.0.1:{address}"
+            greeting = hello(session, "w").model_copy(update={"relay_url": url})
+            lease = world.hub.hello(greeting, "here").lease
+            while len(world.log.facts) == len(offers) * 2:
+                await asyncio.sleep(0.01)
+            fact = world.log.facts[-1]
+            assert isinstance(fact, f.WorkerOffered)
+            offers.append(fact.offer.can_relay)
+            world.hub.leave(lease, m.Leave(cause="test"))
+        server.close()
+        assert offers == [True, False, False]
+
+    within(tmp_path, story, local=False)
 
 
 def test_a_start_during_the_leave_is_not_lost(tmp_path: Path) -> None:

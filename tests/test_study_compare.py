@@ -136,7 +136,9 @@ def test_a_live_run_is_not_a_simulated_one(echo2: CommandLine) -> None:
         ("s.csv:S=7", "s.csv", ["no finished run has S = 7; it has 1, 2"]),
         ("s.csv:run.stalness=1", "s.csv", ["run.stalness", "nearest: run.staleness"]),
         ("s.csv:S", "s.csv", ["'S' must be KEY=VALUE", "s.csv:run.staleness=4"]),
-        ("none", "s.csv", ["none: must be a table of `echo2 sweep`"]),
+        ("none", "s.csv", ["none: there is no such file or folder", "echo2 sweep", "run directory"]),
+        ("", "s.csv", ["'': must be a sweep's table or a run directory"]),
+        ("s.csv:S=[1", "s.csv", ["s.csv:S=[1: ", "not a value of TOML"]),
         (".", "s.csv", ["holds no summary.json", "echo2 simulate"]),
         (
             "s.csv:S=1,learner.step_s=60",

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from echo2.errors import UserError
-from echo2.runtime.transport import receive as receive_module
+from echo2.runtime.transport import disk as disk_module
 from echo2.runtime.transport.client import Client
-from echo2.runtime.transport.manifest_check import SnapshotError, check_manifest
+from echo2.runtime.transport.manifest_check import SnapshotError, check_manifest, files_of
 from echo2.runtime.transport.messages import Manifest
 from echo2.runtime.transport.model_files import model_files_of
 from echo2.runtime.transport.receive import SnapshotReceiver
@@ -26,7 +26,7 @@ from echo2.runtime.transport.server import Server, make_app
 from echo2.runtime.transport.shaping import Shaper
 from echo2.runtime.transport.snapshot import SnapshotStore
 from echo2.runtime.transport.tensor_table import weights_digest
-from tests.transport_kit import RUN, TOKEN, Cutter, Desk, joined, model_dir, serving, weights
+from tests.transport_kit import KEY, RUN, TOKEN, Cutter, Desk, full_of, joined, model_dir, serving, weights
 
 KIB = 1024
 
@@ -34,7 +34,7 @@ KIB = 1024
 def desk_with(path: Path, *versions: int, chunk_bytes: int = 16 * KIB, rows: int = 256) -> Desk:
     """A coordinator with snapshots of these versions, of about `rows` KiB each."""
     files = model_files_of(model_dir(path / "model"))
-    store = SnapshotStore(path / "store", RUN, files, chunk_bytes, keep=10)
+    store = SnapshotStore(path / "store", RUN, files, KEY, chunk_bytes, keep=10)
     for version in versions:
         store.put(version, weights(version, rows))
     return Desk(store)
@@ -57,7 +57,7 @@ def names(path: Path) -> list[str]:
 def first_chunk(desk: Desk) -> str:
     """The digest of the first chunk of the newest weights."""
     assert desk.store is not None
-    return desk.store.manifest().files[0].chunks[0].digest
+    return full_of(desk.store.manifest()).chunks[0].digest
 
 
 def test_a_snapshot_arrives_whole_and_verified(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_tampered_chunk_is_never_applied(tmp_path: Path) -> None:
         bad.write_bytes(data)
         desk.tampered[digest] = bad
         async with receiving(desk, tmp_path, streams=1) as (receiver, client):
-            said = f"chunk {digest} of snapshot 0 from {re.escape(client.url)} has the wrong SHA-256; nothing"
+            said = f"chunk {digest} of snapshot 0 from {re.escape(client.url)} has the wrong digest; nothing"
             with pytest.raises(SnapshotError, match=said):
                 await receiver.fetch(0)
             assert desk.asked.count(digest) == 3
@@ -126,7 +126,7 @@ def test_a_tampered_chunk_is_never_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"), [(b"", "has 16379 bytes, not 16384"), (b"more", "longer than 16384")]
+    ("change", "said"), [(b"", "sends 16379 bytes of a chunk"), (b"more", "sends 16388 bytes of a chunk")]
 )
 def test_a_chunk_of_the_wrong_length_is_never_applied(tmp_path: Path, change: bytes, said: str) -> None:
     """A chunk that is always shorter or longer than the manifest says ends in an error, not in a hang."""
@@ -159,7 +159,7 @@ def test_a_cut_connection_resumes_inside_the_chunk(tmp_path: Path) -> None:
                 cutter.cuts = 5
                 receiver = SnapshotReceiver(client, tmp_path / "got", streams=1)
                 received = await receiver.fetch(0)
-                total = sum(f.size for f in (*manifest.files, *manifest.model_files))
+                total = sum(f.size for f in files_of(manifest))
                 assert cutter.cuts == 0
                 assert received.bytes == total
                 assert weights_digest(received.path) == manifest.weights
@@ -263,10 +263,10 @@ def test_a_full_disk_on_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             with monkeypatch.context() as patch:
 
                 def full(*_: object) -> None:
-                    with receive_module.explained(tmp_path / "got"):
+                    with disk_module.explained(tmp_path / "got"):
                         raise OSError(errno.ENOSPC, "No space left on device")
 
-                patch.setattr(receive_module, "place", full)
+                patch.setattr(disk_module, "place", full)
                 with pytest.raises(UserError, match=r"got' cannot be written: No space left.*free some"):
                     await receiver.fetch(0)
             assert not [n for n in names(tmp_path) if n.startswith("version")]
@@ -302,7 +302,9 @@ def test_manifests_that_cannot_be_right(tmp_path: Path) -> None:
     good = store.manifest()
     check_manifest(good, -1, RUN, 10**9)
     check_manifest(good, 2, RUN, 10**9)
-    file, model = good.files[0], good.model_files[0]
+    file, model = full_of(good), good.model_files[0]
+    delta = file.model_copy(update={"name": "delta.echo2"})
+    parent = {"parent": 1, "parent_weights": "0" * 64}
 
     def named(name: str) -> Manifest:
         return changed(good, model_files=(model.model_copy(update={"name": name}),))
@@ -310,14 +312,19 @@ def test_manifests_that_cannot_be_right(tmp_path: Path) -> None:
     cases = [
         (changed(good, run_id="other"), "of run 'other'"),
         (changed(good, version=3), "asked for version 2"),
-        (changed(good, files=(file.model_copy(update={"name": "x.safetensors"}),)), "must be one model"),
-        (changed(good, files=(file, file)), "must be one model"),
-        (changed(good, files=(file.model_copy(update={"size": file.size + 1}),)), "its chunks have"),
-        (changed(good, files=(file.model_copy(update={"chunks": file.chunks[1:]}),)), "its chunks have"),
+        (changed(good, full=file.model_copy(update={"name": "x.safetensors"})), "must be one model"),
+        (changed(good, full=None), "neither a full file nor a delta"),
+        (changed(good, full=file.model_copy(update={"size": file.size + 1})), "its chunks have"),
+        (changed(good, full=file.model_copy(update={"chunks": file.chunks[1:]})), "its chunks have"),
+        (changed(good, delta=file, **parent), "must be one delta.echo2"),
+        (changed(good, delta=delta), "a delta without a parent"),
+        (changed(good, **parent), "names a parent without a delta"),
+        (changed(good, delta=delta, **parent | {"parent": 2}), "a parent comes before it"),
+        (changed(good, delta=delta.model_copy(update={"size": 2**40}), **parent), "its chunks have"),
         (changed(good, model_files=(model, model)), "two files"),
         (changed(good, tensors=(*good.tensors, good.tensors[0])), "lists a tensor twice"),
-        (changed(good, tensors=good.tensors[1:]), "does not have the SHA-256"),
-        (changed(good, weights="0" * 64), "does not have the SHA-256"),
+        (changed(good, tensors=good.tensors[1:]), "does not have the digest"),
+        (changed(good, weights="0" * 64), "does not have the digest"),
         *(
             (named(name), "may not go")
             for name in ("..", "run.py", "pytorch_model.bin", "a/b.json", "é.json")
@@ -337,9 +344,10 @@ def test_a_table_that_lies_about_its_file_is_not_applied(tmp_path: Path) -> None
         desk = desk_with(tmp_path, 0, 1)
         assert desk.store is not None
         honest, other = desk.store.manifest(1), desk.store.manifest(0)
-        liar = changed(honest, tensors=other.tensors, weights=other.weights)
+        no_delta = {"delta": None, "parent": -1, "parent_weights": None}
+        liar = changed(honest, tensors=other.tensors, weights=other.weights, **no_delta)
         async with receiving(desk, tmp_path) as (receiver, _):
-            desk.store.manifest = lambda version=-1: liar  # type: ignore[method-assign]
+            desk.store.signed = lambda version=-1: KEY.sign(liar)  # type: ignore[method-assign]
             with pytest.raises(
                 SnapshotError, match=r"tensor '.*' of snapshot 1 is not what its manifest says"
             ):

@@ -17,12 +17,13 @@ from echo2.errors import UserError
 from echo2.runtime.transport import snapshot as snapshot_module
 from echo2.runtime.transport import store as store_module
 from echo2.runtime.transport.coordinator import Refusal
+from echo2.runtime.transport.digests import digest_of
 from echo2.runtime.transport.messages import Manifest
 from echo2.runtime.transport.model_files import harmless, model_files_of
-from echo2.runtime.transport.snapshot import SnapshotStore
+from echo2.runtime.transport.snapshot import SnapshotStore, distinct_chunks
 from echo2.runtime.transport.store import cut
 from echo2.runtime.transport.tensor_table import read_entries, weights_digest
-from tests.transport_kit import RUN, model_dir, weights
+from tests.transport_kit import KEY, RUN, full_of, model_dir, weights
 
 KIB = 1024
 
@@ -30,12 +31,12 @@ KIB = 1024
 def store_at(path: Path, **options: Any) -> SnapshotStore:
     """A store with small chunks."""
     files = model_files_of(model_dir(path / "model"))
-    return SnapshotStore(path / "store", RUN, files, **{"chunk_bytes": 16 * KIB, **options})
+    return SnapshotStore(path / "store", RUN, files, KEY, **{"chunk_bytes": 16 * KIB, **options})
 
 
 def joined_bytes(store: SnapshotStore, manifest: Manifest) -> bytes:
     """The weights file put together from its chunks."""
-    return b"".join(store.chunk(c.digest).read_bytes() for c in manifest.files[0].chunks)
+    return b"".join(store.chunk(c.digest).read_bytes() for c in full_of(manifest).chunks)
 
 
 def files_in(path: Path) -> set[str]:
@@ -53,7 +54,7 @@ def test_the_chunks_make_a_safetensors_file_with_the_same_values(tmp_path: Path)
     assert found.keys() == sent.keys()
     for name, tensor in sent.items():
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
-    assert [c.size for c in manifest.files[0].chunks[:-1]] == [16 * KIB] * (len(manifest.files[0].chunks) - 1)
+    assert [c.size for c in full_of(manifest).chunks[:-1]] == [16 * KIB] * (len(full_of(manifest).chunks) - 1)
     assert read_entries(file) == manifest.tensors
 
 
@@ -62,7 +63,7 @@ def test_the_identity_is_of_the_values(tmp_path: Path) -> None:
     sent = weights()
     manifest = store_at(tmp_path).put(0, sent)
     other = store_at(tmp_path / "other", chunk_bytes=1000).put(5, dict(reversed(sent.items())))
-    assert manifest.weights == other.weights and manifest.files[0].size == other.files[0].size
+    assert manifest.weights == other.weights and full_of(manifest).size == full_of(other).size
     folder = tmp_path / "split"
     folder.mkdir()
     names = sorted(sent)
@@ -88,10 +89,10 @@ def test_equal_chunks_are_stored_once(tmp_path: Path) -> None:
     before = files_in(tmp_path)
     changed = weights()
     changed["scalar"] = torch.tensor(4.0)
-    second = store.put(1, changed)
+    second = store.put(1, changed, delta=False)
     assert first.weights != second.weights
     assert len(files_in(tmp_path) - before) == 1
-    assert store.bytes_on_disk() < 1.5 * first.files[0].size
+    assert store.bytes_on_disk() < 1.5 * full_of(first).size
 
 
 def test_the_newest_are_kept_and_the_pinned(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_the_newest_are_kept_and_the_pinned(tmp_path: Path) -> None:
     store.unpin(0)
     store.unpin(0)
     assert store.versions == (3, 4)
-    held = {c.digest for v in store.versions for f in store.manifest(v).files for c in f.chunks}
+    held = {c.digest for v in store.versions for c in distinct_chunks(store.manifest(v))}
     held |= {c.digest for f in store.manifest().model_files for c in f.chunks}
     assert files_in(tmp_path) == held
     for call in (store.manifest, store.pin):
@@ -132,17 +133,27 @@ def test_a_store_is_opened_again(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     kept = store.put(0, weights(0))
     broken = store.put(1, weights(1))
-    store.chunk(broken.files[0].chunks[1].digest).unlink()
+    store.chunk(full_of(broken).chunks[1].digest).unlink()
     stray = tmp_path / "store" / "chunks" / "ab" / ".left.partial"
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"half")
     again = store_at(tmp_path)
     assert again.versions == (0,) and again.manifest(0) == kept
-    assert not stray.exists() and len(files_in(tmp_path)) == len(
-        {c.digest for f in (*kept.files, *kept.model_files) for c in f.chunks}
-    )
+    assert not stray.exists() and len(files_in(tmp_path)) == len({c.digest for c in distinct_chunks(kept)})
     with pytest.raises(UserError, match="run 'run-1', not 'other'"):
-        SnapshotStore(tmp_path / "store", "other", [])
+        SnapshotStore(tmp_path / "store", "other", [], KEY)
+
+
+def test_a_chunk_damaged_between_two_lives_is_written_again(tmp_path: Path) -> None:
+    """After a power failure a chunk file may have its size and not its bytes; a resumed run that stores the
+    same weights puts that right."""
+    manifest = store_at(tmp_path).put(0, weights())
+    digest = full_of(manifest).chunks[1].digest
+    file = store_at(tmp_path).chunk(digest)
+    file.write_bytes(bytes(file.stat().st_size))
+    again = store_at(tmp_path)
+    assert again.put(0, weights()).weights == manifest.weights
+    assert digest_of(again.chunk(digest).read_bytes()) == digest
 
 
 def test_a_resumed_run_makes_versions_anew(tmp_path: Path) -> None:
@@ -199,7 +210,7 @@ def test_a_dtype_without_place_is_refused(tmp_path: Path) -> None:
 def test_chunks_are_asked_for_by_digest_only(tmp_path: Path) -> None:
     """A path, an unknown digest or a digest in capitals gets 404."""
     store = store_at(tmp_path)
-    digest = store.put(0, weights()).files[0].chunks[0].digest
+    digest = full_of(store.put(0, weights())).chunks[0].digest
     assert store.chunk(digest).is_file()
     for wrong in ("../../manifests/00000000.json", "0" * 64, digest.upper(), digest[:-1], ""):
         with pytest.raises(Refusal) as refused:
@@ -217,7 +228,7 @@ def test_readers_are_not_kept_waiting_and_never_see_half(tmp_path: Path) -> None
             while not stop.is_set():
                 if store.versions:
                     version = store.pin(-1)
-                    for chunk in store.manifest(version).files[0].chunks:
+                    for chunk in full_of(store.manifest(version)).chunks:
                         store.chunk(chunk.digest)
                     store.unpin(version)
         except Refusal as refusal:
@@ -251,7 +262,7 @@ def test_model_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no config\.json"):
         model_files_of(folder)
     with pytest.raises(UserError, match="may not travel"):
-        SnapshotStore(tmp_path / "s", RUN, [folder / "modeling.py"])
+        SnapshotStore(tmp_path / "s", RUN, [folder / "modeling.py"], KEY)
     for bad in ("..", ".json", "a/b.json", "x.py", "pytorch_model.bin", "model.safetensors", "a\n.json"):
         assert not harmless(bad), bad
 

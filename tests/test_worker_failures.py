@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
 import torch
-from worker_kit import SLOW, TOKEN, Host, generate, run, start, working
+from worker_kit import TOKEN, Host, generate, run, start, working
 
 from echo2.errors import UserError
 from echo2.runtime.rollout.engine import Engine, EngineError, SwapMode, SwapReport, Weights
@@ -21,7 +21,7 @@ from echo2.runtime.rollout.request import EngineLimits, GeneratedRollout, GroupR
 from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.client import Client
 from echo2.runtime.worker.agent import Agent, AgentLimits
-from echo2.runtime.worker.engines import EngineOrder, make_engine
+from echo2.runtime.worker.engines import EngineOrder, SimulatedProfile, make_engine
 from echo2.runtime.worker.session import LearnerGoneError
 
 
@@ -85,24 +85,25 @@ class Made(list[Troubled]):
 
 
 def test_a_tampered_snapshot_is_refused_and_the_old_weights_go_on(tmp_path: Path) -> None:
-    """A chunk with one byte flipped: Failed with the cause, generation goes on at the old version."""
+    """Full file and delta with wrong bytes: Failed with the cause, generation goes on at the old version."""
 
     async def scenario() -> None:
         host = Host(tmp_path)
         host.publish(0), host.publish(1)
         bench = await host.up()
-        bad = host.store.manifest(1).files[0].chunks[0].digest
-        flipped = bytearray(host.store.chunk(bad).read_bytes())
-        flipped[-1] ^= 1
-        (tmp_path / "flipped").write_bytes(flipped)
+        bad = {c.digest for c in host.store.payload(1).chunks + host.store.payload(1, 0).chunks}
+        for digest in bad:
+            flipped = bytearray(host.store.chunk(digest).read_bytes())
+            flipped[-1] ^= 1
+            (tmp_path / digest).write_bytes(flipped)
         async with working(host, tmp_path):
             await bench.joined()
             bench.order(start(0))
             await bench.report(m.Up)
-            bench.flip = lambda digest: tmp_path / "flipped" if digest == bad else None
+            bench.flip = lambda digest: tmp_path / digest if digest in bad else None
             bench.order(m.Fetch(version=1))
             failed = await bench.report(m.Failed)
-            assert failed.version == 1 and "wrong SHA-256; nothing was applied" in failed.cause
+            assert failed.version == 1 and "wrong digest; nothing was applied" in failed.cause
             bench.order(generate(1))
             assert {r.segments[0].version for r in await bench.group(1, 4)} == {0}
             bench.flip = lambda _digest: None
@@ -129,7 +130,7 @@ def test_a_newer_fetch_takes_the_place_of_an_older(tmp_path: Path) -> None:
             await bench.until(lambda: agent._acked == 3)
             await asyncio.sleep(0.2)
             assert not bench.reports_of(m.Live) and not bench.reports_of(m.Failed)
-            host.publish(2)
+            host.publish(2, {"w": torch.randn(1 << 20)})  # no small delta, so that its link can be measured
             bench.order(m.Fetch(version=1), m.Fetch(version=2))
             assert (await bench.report(m.Live)).version == 2
             assert bench.reports_of(m.Link)[-1].downlink_bps > 0
@@ -238,11 +239,13 @@ def test_a_group_cut_short_by_a_swap_is_given_back(tmp_path: Path) -> None:
         host = Host(tmp_path)
         host.publish(0), host.publish(1)
         bench = await host.up()
-        async with working(host, tmp_path, profile=SLOW):
+        async with working(host, tmp_path, profile=SimulatedProfile(tokens_per_s=40, tokens=10)):
             await bench.joined()
             bench.order(start(0, swap="abort"))
             await bench.report(m.Up)
-            bench.order(generate(1), m.Fetch(version=1))
+            bench.order(generate(1))
+            await asyncio.sleep(0.3)  # it runs for 1 s: a swap before its first token would cut nothing
+            bench.order(m.Fetch(version=1))
             assert "cut short" in (await bench.report(m.GroupFailed)).cause
             bench.order(generate(2))
             await bench.group(2, 4)

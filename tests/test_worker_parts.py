@@ -78,6 +78,21 @@ def test_time_with_free_slots_does_not_count() -> None:
     assert steady(half, clock, 4.0, 200) == []
 
 
+def test_rollouts_that_end_together_all_count() -> None:
+    """An engine that ends whole groups at once is measured at its full rate."""
+    clock = Clock()
+    meter = RateMeter(8, clock)
+    meter.began(8)
+    told = []
+    for _ in range(40):
+        clock.now_s += 1.0
+        for _ in range(4):
+            clock.now_s += 0.001
+            told += [rate for rate in [meter.finished(100)] if rate]
+        meter.began(4)
+    assert told[0].rollouts_per_s == pytest.approx(4.0, rel=0.01)
+
+
 def test_the_first_wave_does_not_count() -> None:
     """All slots begin at once, so nothing ends for long and then much at once: neither is the rate."""
     clock = Clock()

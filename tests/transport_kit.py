@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,13 @@ from echo2.runtime.transport.coordinator import Refusal, UnknownLease
 from echo2.runtime.transport.limits import DEFAULT_LIMITS, Limits
 from echo2.runtime.transport.server import Server, make_app
 from echo2.runtime.transport.shaping import UNSHAPED, ShapedLink, Shaper
+from echo2.runtime.transport.signing import RunKey
 from echo2.runtime.transport.snapshot import SnapshotStore
 
 TOKEN = "a-token-for-tests-only"
 RUN = "run-1"
+KEY = RunKey(bytes(range(32)))
+"""Of all stores that tests make."""
 
 
 class Desk:
@@ -35,11 +38,12 @@ class Desk:
         self.tampered: dict[str, Path] = {}
         self.asked: list[str] = []
         self.crash = False
+        self.run_key = KEY.public
 
     def hello(self, hello: m.Hello, address: str) -> m.Welcome:
         lease = next((k for k, v in self.leases.items() if v == hello.session), secrets.token_hex(16))
         self.leases[lease] = hello.session
-        return m.Welcome(run_id=RUN, worker_id="w-0", lease=lease, lease_s=30.0)
+        return m.Welcome(run_id=RUN, worker_id="w-0", lease=lease, lease_s=30.0, run_key=self.run_key)
 
     async def work(self, lease: str, request: m.WorkRequest) -> m.WorkReply:
         self.check_lease(lease)
@@ -70,10 +74,10 @@ class Desk:
             raise UnknownLease
         return "w-0"
 
-    def manifest(self, version: int) -> m.Manifest:
+    def manifest(self, version: int) -> m.SignedManifest:
         if self.store is None:
             raise Refusal(404, "no-snapshot", "none yet")
-        return self.store.manifest(version)
+        return self.store.signed(version)
 
     def chunk(self, digest: str) -> Path:
         self.asked.append(digest)
@@ -199,3 +203,22 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(data)
             await writer.drain()
         writer.close()
+
+
+def full_of(manifest: m.Manifest) -> m.File:
+    """The full file of a manifest that must have one."""
+    assert manifest.full is not None
+    return manifest.full
+
+
+def adamw_steps(model: Any, learning_rate: float, seed: int = 0) -> Iterator[float]:
+    """Optimiser steps of a causal language model on random tokens, one for each `next`; the loss of each."""
+    made = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
+    while True:
+        tokens = torch.randint(0, model.config.vocab_size, (4, 32), generator=made)
+        loss = model(input_ids=tokens, labels=tokens).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield float(loss.detach())

@@ -19,6 +19,7 @@ from echo2.runtime.transport.coordinator import Refusal, UnknownLease
 from echo2.runtime.transport.model_files import model_files_of
 from echo2.runtime.transport.receive import SnapshotReceiver
 from echo2.runtime.transport.server import Server, make_app
+from echo2.runtime.transport.signing import RunKey
 from echo2.runtime.transport.snapshot import SnapshotStore
 from echo2.runtime.worker.agent import Agent, AgentLimits
 from echo2.runtime.worker.engines import EngineMaker, SimulatedProfile, make_engine
@@ -103,7 +104,11 @@ class Bench:
         if hello.session not in self.sessions:
             lease = secrets.token_hex(16)
             self.sessions[hello.session] = m.Welcome(
-                run_id=self.store.run_id, worker_id="w0", lease=lease, lease_s=self.lease_s
+                run_id=self.store.run_id,
+                worker_id="w0",
+                lease=lease,
+                lease_s=self.lease_s,
+                run_key=self.store.run_key,
             )
             self.orders[lease], self.sent[lease] = [], 0
             self._tell()
@@ -143,8 +148,8 @@ class Bench:
             raise UnknownLease
         return "w0"
 
-    def manifest(self, version: int) -> m.Manifest:
-        return self.store.manifest(version)
+    def manifest(self, version: int) -> m.SignedManifest:
+        return self.store.signed(version)
 
     def chunk(self, digest: str) -> Path:
         return self.flip(digest) or self.store.chunk(digest)
@@ -172,7 +177,7 @@ class Host:
     """The learner's host: a server that can be stopped and come back, its ledger and snapshots kept."""
 
     def __init__(self, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
-        self.store = SnapshotStore(folder / "store", "run-1", model_files_of(TINY))
+        self.store = SnapshotStore(folder / "store", "run-1", model_files_of(TINY), RunKey.new())
         self.rollouts: dict[tuple[int, int], m.WireRollout] = {}
         self.weights = weights or {"w": torch.arange(4096.0)}
         self.port = 0

@@ -33,7 +33,8 @@ def pareto(results: Results, out: Out = None, json: Json = False) -> None:
         check_out(out)
     runs = read_sweep(results)
     found = dots(runs, str(results))
-    name = str(runs[0].row.get("name", results.stem))
+    name = runs[0].row.get("name")
+    name = name if isinstance(name, str) else results.stem
     title = f"{name}: {len(found)} configurations, {runs[0].config['run.steps']} steps, {runs[0].world}"
     paths = [] if out is None else draw(found, title, out)
     if json:

@@ -72,6 +72,10 @@ class Train(Section):
     """PEM file with the certificate; with tls_key, workers come by https."""
     tls_key: Text | None = None
     """PEM file with the certificate's key."""
+    uplink_mbps: float = Field(default=0.0, ge=0, le=1e6)
+    """Cap on what the learner sends snapshots with (0: none); chunks then leave in the plan's order."""
+    relay_mbps: float = Field(default=0.0, ge=0, le=1e6)
+    """Cap on what each local worker passes on (0: none); remote ones have `echo2 worker --relay-mbps`."""
     lease_s: float = Field(default=30.0, ge=1, le=3600)
     """A worker that is silent this long is lost."""
     patience_s: float = Field(default=600.0, ge=10, le=1e6)

@@ -131,14 +131,22 @@ def png_bytes(figure: Any, dpi: int = DPI) -> bytes:
 
 
 def save(figure: Any, directory: Path, name: str, formats: tuple[str, ...] = ("png", "pdf")) -> list[Path]:
-    """Write `name.png` and `name.pdf` into a directory; returns their paths. Unwritable: UserError."""
+    """Write `name.png` and `name.pdf` into a directory, each whole or not at all; returns their paths.
+
+    Raises UserError for a directory that cannot be written.
+    """
     paths = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for kind in formats:
             path = directory / f"{name}.{kind}"
             dated = {"CreationDate": None} if kind == "pdf" else {"Software": None}
-            figure.savefig(path, format=kind, dpi=DPI, metadata=dated)
+            part = path.with_name(f".{path.name}.part")
+            try:
+                figure.savefig(part, format=kind, dpi=DPI, metadata=dated)
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
             paths.append(path)
     except OSError as error:
         raise UserError(f"{directory}: cannot write ({error.strerror}); choose another --out") from error

@@ -58,6 +58,8 @@ class Gap:
         n = self.difference.n
         if n == 1:
             return "one common seed: noise unknown"
+        if self.p == 1.0 and not self.difference.half:
+            return f"the same (n = {n})"
         if not self.better:
             return f"no more than noise (n = {n})"
         return f"{self.better} is better (n = {n})"

@@ -10,6 +10,7 @@ from echo2.errors import InfeasibleError, UserError
 from echo2.policy.plan_types import PlanProblem
 from echo2.study.candidate import Planned
 
+MOST_H = 1e6
 OBJECTIVES = {"step": "USD per step", "wall-hour": "USD per wall hour"}
 # A plan without the start-up may miss the deadline by this much and still be worth a simulation.
 NEARLY = 1.02
@@ -68,6 +69,8 @@ def objective(name: str, deadline_h: float | None, problem: PlanProblem) -> Obje
     """The objective of these options. An unknown one or an impossible deadline: UserError."""
     if name not in OBJECTIVES:
         raise UserError(f"--objective {name}: must be {' or '.join(OBJECTIVES)}")
+    if deadline_h is not None and not 0 < deadline_h <= MOST_H:
+        raise UserError(f"--deadline-h {deadline_h:g}: must be > 0 and <= {MOST_H:,.0f}; or leave it out")
     made = Objective(name, problem.total_steps, math.inf if deadline_h is None else deadline_h)
     least_h = problem.total_steps * problem.train_s / 3600
     if made.deadline_h < least_h:

@@ -17,6 +17,8 @@ LABELLED = 14
 
 def check_out(out: Path) -> None:
     """Refuse a name of a picture that is neither PNG nor PDF; without an ending it is both."""
+    if not out.name:
+        raise UserError(f"--out {out}: names no file; give one like front.png, or front for PNG and PDF")
     if out.suffix and out.suffix not in KINDS:
         raise UserError(f"--out {out}: must end in {' or '.join(KINDS)}, or in neither for both")
 
@@ -29,8 +31,9 @@ def draw(found: Sequence[Dot], title: str, out: Path) -> list[Path]:
             _panel(panel, found, axis)
         axes[0].set_ylabel("cost (USD per step)")
         figure.suptitle(title, fontsize=9.5, x=0.01, ha="left")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        # A point may be on the front of one panel alone, so no panel has all that is to be explained.
+        named = {label: handle for panel in axes for handle, label in zip(*panel.get_legend_handles_labels())}
+        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=3)
         kinds = (out.suffix[1:],) if out.suffix else ("png", "pdf")
         return style.save(figure, out.parent, out.stem if out.suffix else out.name, kinds)
 

@@ -20,6 +20,8 @@ from echo2.study.intervals import DONE, Interval, t_interval
 FORMATS = (".parquet", ".csv")
 MEASURES = ("steps", "wall_s", "steps_per_s", "learner_utilisation", "step_cost_usd", "staleness_mean")
 COLUMNS = ("seed", "status", "version", "config", *MEASURES)
+# More of anything (USD, seconds) is a damaged number, and would overflow in a variance.
+MOST = 1e15
 
 
 @dataclass(frozen=True)
@@ -118,19 +120,22 @@ def _run(row: Mapping[str, Any], where: str) -> Run:
     try:
         config = json.loads(row["config"])
         settings, seed = flat(config), int(config["seed"])
+        settings["run.steps"]
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f"{where}: its config is not a configuration; was the table edited?") from None
     return Run(where, "simulated", seed, str(row["version"]), settings, measures_of(row, where), row)
 
 
 def measures_of(row: Mapping[str, Any], where: str) -> dict[str, float]:
-    """The measures of a row or summary as finite numbers."""
+    """The measures of a row or summary, each 0 to `MOST`. Anything else: UserError."""
     found = {}
     for name in MEASURES:
         try:
             found[name] = float(row[name])
         except (KeyError, TypeError, ValueError):
             found[name] = math.nan
-        if not math.isfinite(found[name]):
-            raise UserError(f"{where}: {name} = {row.get(name)!r} must be a finite number")
+        if not 0 <= found[name] <= MOST:
+            raise UserError(
+                f"{where}: {name} = {row.get(name)!r} must be a finite number of 0 to {MOST:g}; run it again"
+            )
     return found

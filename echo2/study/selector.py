@@ -15,7 +15,7 @@ from typing import Any
 from echo2.config.overrides import toml_value
 from echo2.errors import UserError
 from echo2.report.record import read_run
-from echo2.study.results import Group, Run, flat, grouped, measures_of, read_sweep, varying
+from echo2.study.results import FORMATS, Group, Run, flat, grouped, measures_of, read_sweep, varying
 from echo2.traces.nearest import unknown
 
 MOST_SAID = 6
@@ -24,6 +24,13 @@ MOST_SAID = 6
 def select(text: str) -> Group:
     """The runs of one configuration that `text` names. None, or several configurations: UserError."""
     path, conditions = _parts(text)
+    if not path.name and not path.is_dir() or not text.strip():
+        raise UserError(f"{text!r}: must be a sweep's table or a run directory; see `echo2 compare --help`")
+    if not path.exists() and path.suffix not in FORMATS:
+        raise UserError(
+            f"{text}: there is no such file or folder; must be a table of `echo2 sweep` "
+            f"({' or '.join(FORMATS)}) or a run directory"
+        )
     runs = _from_folder(path, text) if path.is_dir() else read_sweep(path)
     for key, wanted in conditions:
         runs = _matching(runs, key, wanted, text)
@@ -46,7 +53,10 @@ def _parts(text: str) -> tuple[Path, list[tuple[str, Any]]]:
         key, sign, value = part.partition("=")
         if not sign or not key.strip() or not value.strip():
             raise UserError(f"{text}: {part!r} must be KEY=VALUE, for example {name}:run.staleness=4")
-        conditions.append((key.strip(), toml_value(value)))
+        try:
+            conditions.append((key.strip(), toml_value(value)))
+        except UserError as error:
+            raise UserError(f"{text}: {error}") from None
     return Path(name), conditions
 
 

@@ -19,9 +19,9 @@ class LearnerApi:
         self.hello, self.work, self.rollouts = hub.hello, hub.work, hub.rollouts
         self.reports, self.leave, self.check_lease = hub.reports, hub.leave, hub.check_lease
 
-    def manifest(self, version: int) -> m.Manifest:
-        """The snapshot of a version, of the newest for -1."""
-        return self._store.manifest(version)
+    def manifest(self, version: int) -> m.SignedManifest:
+        """The signed manifest of a version, of the newest for -1."""
+        return self._store.signed(version)
 
     def chunk(self, digest: str) -> Path:
         """The file of a chunk."""

@@ -5,12 +5,15 @@ Called by the live world for the scheduler's decisions, and by the hub for what 
 
 from __future__ import annotations
 
-from echo2.config import Config
+import json
+
+from echo2.config import Config, Train
 from echo2.errors import UserError
 from echo2.policy import decisions as d
 from echo2.policy import facts as f
 from echo2.runtime.data.rollout import Rollout
-from echo2.runtime.data.task import Prompt
+from echo2.runtime.data.task import Prompt, Task, turn_tokens_of, turns_of
+from echo2.runtime.data.verify import VerifierError
 from echo2.runtime.driver.desk import Desk, OpenGroup
 from echo2.runtime.driver.hub import Seat
 from echo2.runtime.driver.ledger_queue import LedgerQueue
@@ -18,6 +21,18 @@ from echo2.runtime.driver.life import Life
 from echo2.runtime.driver.prompts import BrokenTaskError, PromptReader
 from echo2.runtime.rollout.request import group_seed
 from echo2.runtime.transport import messages as m
+
+
+def play_of(train: Train, task: Task) -> m.Play | None:
+    """What workers are told of a task of several turns; None for single turns."""
+    if turns_of(task) < 2:
+        return None
+    return m.Play(
+        task=train.task,
+        options=json.dumps(train.task_options),
+        template=train.template,
+        turn_tokens=turn_tokens_of(task),
+    )
 
 
 class Groups:
@@ -36,6 +51,7 @@ class Groups:
         self._life, self._config, self._group_size = life, config, group_size
         self._queue, self._desk, self._prompts = queue, desk, prompts
         self._stop_token_ids = stop_token_ids
+        self._play = play_of(config.train, prompts.task)
 
     # ---- ordered ---------------------------------------------------------------------------------
 
@@ -82,6 +98,7 @@ class Groups:
             temperature=train.temperature,
             top_k=train.top_k,
             top_p=train.top_p,
+            play=self._play,
         )
 
     async def _send(self, group: OpenGroup, order: m.Generate, incarnation: int) -> None:
@@ -99,7 +116,11 @@ class Groups:
         """Rollouts at the door: durable when this returns, judged later."""
         life, desk = self._life, self._desk
         newest = life.scheduler.ledger.published
-        verdicts, accepted, broken = await desk.take(seat.worker_id, upload, newest)
+        try:
+            verdicts, accepted, broken = await desk.take(seat.worker_id, upload, newest)
+        except VerifierError as error:
+            life.fail(error)
+            raise
         for group_id, cause in broken.items():
             life.tell(f.GroupFailed(life.now(), seat.worker_id, group_id, f"refused at the door: {cause}"))
         if accepted and not life.leaving:
@@ -116,6 +137,6 @@ class Groups:
         for judged in await self._desk.judge(counting, prompts):
             rollout = judged.rollout
             name, oldest = rollout.worker_id, rollout.oldest_version
-            self._life.records.finished(name, rollout.tokens)
+            self._life.records.finished(name, rollout.generated)
             now = self._life.progress_s = self._life.now()
-            self._life.tell(f.RolloutFinished(now, name, rollout.group_id, rollout.tokens, oldest))
+            self._life.tell(f.RolloutFinished(now, name, rollout.group_id, rollout.generated, oldest))

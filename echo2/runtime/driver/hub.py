@@ -26,6 +26,7 @@ STANDBY, STARTING, UP, STOPPING = "standby", "starting", "up", "stopping"
 class Seat:
     """One worker's place: its lease while a process holds it, and the orders that wait for it.
 
+    `relay_url`: where other workers reach the process that holds it; "": it passes nothing on.
     `incarnation` counts the starts; `state` is where the last one is.
     """
 
@@ -35,6 +36,7 @@ class Seat:
     lease: str = ""
     session: str = ""
     address: str = ""
+    relay_url: str = ""
     seen_s: float = 0.0
     incarnation: int = 0
     state: str = STANDBY
@@ -71,8 +73,16 @@ class Happenings(Protocol):
 class Hub:
     """Seats by worker id. One event loop; `clock` in seconds."""
 
-    def __init__(self, run_id: str, seats: Iterable[Seat], lease_s: float, happenings: Happenings) -> None:
-        self.run_id = run_id
+    def __init__(
+        self,
+        run_id: str,
+        seats: Iterable[Seat],
+        lease_s: float,
+        happenings: Happenings,
+        run_key: str | None = None,
+    ) -> None:
+        """`run_key`: what signs the manifests of this run; every welcome names it."""
+        self.run_id, self.run_key = run_id, run_key
         self.seats = {seat.worker_id: seat for seat in seats}
         self.lease_s = lease_s
         self._happenings = happenings
@@ -101,7 +111,7 @@ class Hub:
         if not seat.present:
             return
         del self._by_lease[seat.lease]
-        seat.lease = seat.session = ""
+        seat.lease = seat.session = seat.relay_url = ""
         seat.orders.clear()
         seat.numbered = 0
         # A request that waits for orders wakes up and finds its lease gone.
@@ -127,11 +137,18 @@ class Hub:
                 self.release(seat, "replaced by a new process of the same name")
             seat.lease, seat.session = secrets.token_hex(16), hello.session
             seat.news = asyncio.Event()
+            seat.relay_url = hello.relay_url or ""
             self._by_lease[seat.lease] = seat
         seat.address, seat.seen_s = address, time.monotonic()
         if known is None:
             self._happenings.arrived(seat)
-        return m.Welcome(run_id=self.run_id, worker_id=seat.worker_id, lease=seat.lease, lease_s=self.lease_s)
+        return m.Welcome(
+            run_id=self.run_id,
+            worker_id=seat.worker_id,
+            lease=seat.lease,
+            lease_s=self.lease_s,
+            run_key=self.run_key,
+        )
 
     async def work(self, lease: str, request: m.WorkRequest) -> m.WorkReply:
         """Wait for orders."""

@@ -123,7 +123,7 @@ class LearnerHost:
         return Step(
             metrics=metrics,
             weights=weights,
-            lengths=tuple(rollout.tokens for rollout in rollouts),
+            lengths=tuple(rollout.generated for rollout in rollouts),
             seconds=time.perf_counter() - began,
             claim_s=claim_s,
             checkpoint_s=0.0,

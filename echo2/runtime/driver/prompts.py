@@ -20,26 +20,26 @@ class BrokenTaskError(UserError):
 
 
 class PromptReader:
-    """Prompts of one task for one tokenizer. `left_out` are the ordinals that could not be asked."""
+    """Prompts of one `task` for one tokenizer. `left_out` are the ordinals that could not be asked."""
 
     def __init__(self, task: Task, tokenizer: Any, template: str, max_tokens: int) -> None:
         self.left_out: set[int] = set()
         self.asked = 0
-        self._task, self._tokenizer = task, tokenizer
+        self.task, self._tokenizer = task, tokenizer
         self._template, self._max_tokens = template, max_tokens
         self._in_a_row = 0
 
     def prompt(self, ordinal: int) -> Prompt:
         """The prompt of an ordinal. Raises BrokenTaskError."""
         try:
-            return self._task.prompt(ordinal)
+            return self.task.prompt(ordinal)
         except DataExhausted as end:
             raise BrokenTaskError(f"{end}; the task must say so by its size") from end
         except UserError:
             raise
         except Exception as error:
             raise BrokenTaskError(
-                f"task {self._task.name}: prompt {ordinal} cannot be made ({type(error).__name__}: {error}); "
+                f"task {self.task.name}: prompt {ordinal} cannot be made ({type(error).__name__}: {error}); "
                 "correct the task or its data"
             ) from error
 

@@ -17,6 +17,8 @@ from typing import Any
 from echo2.policy import facts as f
 from echo2.runtime.data.ledger import Ledger
 from echo2.runtime.data.states import Recovery
+from echo2.runtime.data.task import turn_tokens_of, turns_of
+from echo2.runtime.data.turns import TurnRules
 from echo2.runtime.data.verify import Verifier
 from echo2.runtime.driver import run_dir
 from echo2.runtime.driver.api import LearnerApi
@@ -29,10 +31,11 @@ from echo2.runtime.driver.processes import LocalProcesses, end_leftovers
 from echo2.runtime.driver.prompts import PromptReader
 from echo2.runtime.driver.records import Records
 from echo2.runtime.driver.run_dir import RunDir
-from echo2.runtime.driver.serving import greet, kept_token, serve
+from echo2.runtime.driver.serving import greet, kept_token, relay_host, serve
 from echo2.runtime.driver.setup import Setup, load_tokenizer, spec_of_task, stop_tokens
 from echo2.runtime.driver.world import LiveWorld
 from echo2.runtime.transport.server import Server
+from echo2.runtime.transport.signing import kept_key
 from echo2.runtime.transport.snapshot import SnapshotStore
 from echo2.sim.log import RunLog
 
@@ -109,14 +112,15 @@ async def _train(
     seats = [
         Seat(name, offer.pool, local[offer.pool], incarnation=first) for name, offer in setup.offers.items()
     ]
-    world.hub = Hub(opened.dir.run_id, seats, setup.config.train.lease_s, world)
+    world.hub = Hub(opened.dir.run_id, seats, setup.config.train.lease_s, world, store.run_key)
     token = order.token or kept_token(opened.dir)
     server = await serve(setup, opened.dir, LearnerApi(world.hub, world, store), token)
     world.workers.processes = processes = LocalProcesses(
         opened.dir.workers, server.url, token, world.workers.exited, setup.tls[0]
     )
+    world.workers.relay_host = relay_host(setup)
     here = [seat.local for seat in seats]
-    greet(opened.dir, server, setup.config.train.host, token, here, say)
+    greet(opened.dir, server, setup.config.train.host, token, here, say, store.run_key)
     with Interrupt(world) as interrupt:
         try:
             return await _live(world, server, opened, interrupt, say)
@@ -198,16 +202,21 @@ def _world(
 ) -> tuple[LiveWorld, SnapshotStore]:
     config, train_, host, where = setup.config, setup.config.train, run.host, run.dir
     keep = max(2, config.run.staleness + 1)
-    store = SnapshotStore(where.snapshots, where.run_id, setup.model_files, keep=keep)
+    key = kept_key(where.run_key)
+    store = SnapshotStore(where.snapshots, where.run_id, setup.model_files, key, keep=keep)
     store.forget_above(host.version)
-    size = float(sum(file.size for file in store.put(host.version, host.weights()).files))
+    store.put(host.version, host.weights(), owned=True)
+    size = float(store.payload(host.version).bytes)
     settings = replace(
         setup.settings, full_snapshot_bytes=size, snapshot_bytes=size, prompts=run.verifier.task.size or 0
     )
     queue = LedgerQueue(run.ledger)
     limit, judges = config.rollout.max_tokens, train_.verifiers
-    desk = Desk(queue, run.verifier, tokenizer, host.vocab_size, limit, judges)
-    prompts = PromptReader(run.verifier.task, tokenizer, train_.template, train_.max_prompt_tokens)
+    task, turns = run.verifier.task, None
+    if turns_of(task) > 1:
+        turns = TurnRules(tokenizer, train_.template, frozenset(ends), turn_tokens_of(task), limit)
+    desk = Desk(queue, run.verifier, tokenizer, host.vocab_size, limit, judges, turns)
+    prompts = PromptReader(task, tokenizer, train_.template, train_.max_prompt_tokens)
     price, boards = settings.learner_usd_per_h, where.path / "tensorboard"
     records = Records(where.metrics, boards, setup.offers, price, train_.wandb, host.version)
     records.carried_usd = max(records.carried_usd, run.usd)
@@ -230,7 +239,7 @@ async def _first_facts(world: LiveWorld, recovery: Recovery | None, version: int
             await world.desk.judge(waiting, {group_id: world.prompts.prompt(waiting[0].prompt)})
         first = rollouts[0]
         oldest = min(rollout.oldest_version for rollout in rollouts)
-        tokens = sum(rollout.tokens for rollout in rollouts)
+        tokens = sum(rollout.generated for rollout in rollouts)
         found.append(
             f.GroupRecovered(
                 world.now(), group_id, first.worker_id, first.prompt, first.attempt, tokens, oldest

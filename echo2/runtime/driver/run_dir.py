@@ -36,6 +36,11 @@ class RunDir:
         return self.path / "snapshots"
 
     @property
+    def run_key(self) -> Path:
+        """The private key that signs manifests, through all lives."""
+        return self.path / "run.key"
+
+    @property
     def workers(self) -> Path:
         """Work folders and logs of local workers."""
         return self.path / "workers"

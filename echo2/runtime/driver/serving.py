@@ -15,13 +15,15 @@ from echo2.runtime.driver.api import LearnerApi
 from echo2.runtime.driver.run_dir import RunDir
 from echo2.runtime.driver.setup import Setup
 from echo2.runtime.transport.server import Server, make_app
+from echo2.runtime.transport.shaping import Shaper
 
 WILDCARDS = ("", "0.0.0.0", "::")
 
 
 async def serve(setup: Setup, run: RunDir, api: LearnerApi, token: str) -> Server:
     """The HTTP server, up. Raises UserError for a port in use."""
-    train, app = setup.config.train, make_app(api, token)
+    train = setup.config.train
+    app = make_app(api, token, uplink=Shaper(train.uplink_mbps * 1e6) if train.uplink_mbps else None)
     kept = 0 if train.port else _kept_port(run)
     # A port that was not asked for is taken again if it is free, for remote workers that know it.
     for port in dict.fromkeys((train.port or kept, train.port)):
@@ -45,9 +47,18 @@ def kept_token(run: RunDir) -> str:
 
 
 def greet(
-    run: RunDir, server: Server, host: str, token: str, local: list[bool], say: Callable[[str], None]
+    run: RunDir,
+    server: Server,
+    host: str,
+    token: str,
+    local: list[bool],
+    say: Callable[[str], None],
+    run_key: str = "",
 ) -> None:
-    """Keep url and token, and say how to join; `host` is the one listened on, `local` each worker's."""
+    """Keep url and token, and say how to join; `host` is the one listened on, `local` each worker's.
+
+    `run_key`: the public key that signs the snapshots of this run.
+    """
     (run.path / "url").write_text(server.url + "\n", encoding="utf-8")
     file = run.path / "token"
     file.touch(mode=0o600)
@@ -56,6 +67,16 @@ def greet(
     if not all(local):
         url = join_url(server.url, host)
         say(f"workers join with: echo2 worker --join {url} --pool NAME --token $(cat {run.path}/token)")
+        if run_key:
+            say(f"snapshots are signed by run key {run_key}: with --run-key a worker takes no others")
+
+
+def relay_host(setup: Setup) -> str:
+    """The address that the relays of local workers are told to others by."""
+    if all(pool.local for pool in setup.config.pool):
+        return "127.0.0.1"
+    host = setup.config.train.host
+    return _own_name() if host in WILDCARDS else host
 
 
 def join_url(url: str, host: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +75,12 @@ def check_setup(built: Scenario, settings: SchedulerSettings, base_dir: Path) ->
         )
     model_files = model_files_of(model_dir)
     _check_context(config, model_dir)
-    # In this transport every worker fetches from the learner itself.
-    offers = {offer.worker_id: replace(offer, can_relay=False) for offer in built.problem.offers}
     return Setup(
         config=config,
         model_dir=model_dir,
         model_files=model_files,
-        offers=offers,
-        settings=replace(settings, topologies=("star",)),
+        offers={offer.worker_id: offer for offer in built.problem.offers},
+        settings=settings,
         tls=_tls(config.train, base_dir),
     )
 

@@ -1,7 +1,7 @@
 """Snapshots of a live run: written in a thread of their own, fetched by workers, paid for by the byte.
 
-Called by the live world, and by `workers` where a start brings a download with it. Every worker fetches from
-the learner itself.
+Called by the live world, and by `workers` for what workers report of their sources. A broadcast is carried
+out by orders to fetch, each with the route that the plan has for that worker.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ from echo2.policy import decisions as d
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.settings import SchedulerSettings
 from echo2.runtime.driver.life import Life
+from echo2.runtime.driver.routes import Course, course_of, route_along, route_from
 from echo2.runtime.transport import messages as m
+from echo2.runtime.transport.coordinator import Refusal
 from echo2.runtime.transport.snapshot import SnapshotStore
 
 
 class Snapshots:
-    """Those being written, and the orders to fetch that wait for them."""
+    """Those being written, the orders to fetch that wait for them, and the broadcasts under way.
+
+    `_courses` and `_without` (relays not to use) are by worker: what it receives along, or received last.
+    """
 
     def __init__(
         self,
@@ -32,6 +37,8 @@ class Snapshots:
         self._life, self._store, self._settings, self._offers = life, store, settings, offers
         self._writing: dict[int, asyncio.Future[m.Manifest]] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="echo2-snapshot")
+        self._courses: dict[str, Course] = {}
+        self._without: dict[str, tuple[int, tuple[str, ...]]] = {}
 
     def close(self) -> None:
         """End the thread; one that is at work still is not waited for."""
@@ -50,41 +57,92 @@ class Snapshots:
         """Whether weights of this identity are the stored ones of `version`. Raises UserError if not kept."""
         return self._store.manifest(version).weights == weights
 
+    def payload_bytes(self) -> float:
+        """What a worker that holds the last version will need for the next: as much as for the last (ours).
+
+        The scheduler is told when the step ends, and the delta of that step is only encoded then.
+        """
+        newest = self._store.manifest()
+        return float(newest.delta.size) if newest.delta is not None else self._settings.full_snapshot_bytes
+
     def _write(self, version: int, weights: Mapping[str, Any]) -> asyncio.Future[m.Manifest]:
         loop = asyncio.get_running_loop()
-        writing = loop.run_in_executor(self._writer, self._store.put, version, weights)
+        writing = loop.run_in_executor(self._writer, self._put, version, weights)
         # Whoever waits for it raises its error; when the run ends first, nobody does.
         writing.add_done_callback(lambda done: done.cancelled() or done.exception())
         return writing
 
+    def _put(self, version: int, weights: Mapping[str, Any]) -> m.Manifest:
+        return self._store.put(version, weights, full=self._settings.full_at(version), owned=True)
+
     # ---- fetching --------------------------------------------------------------------------------
 
     def publish(self, decision: d.PublishSnapshot) -> None:
-        """Order all workers of the plan to fetch."""
-        self._life.spawn(self._order_fetches(decision.version, decision.plan.order))
+        """Order all workers of the plan to fetch along it."""
+        self._life.spawn(self._broadcast(decision))
+
+    def reroute(self, decision: d.Reroute) -> None:
+        """Order workers that receive along a plan to do without some relays."""
+        for name in decision.worker_ids:
+            self._without[name] = decision.version, decision.without
+            course = self._courses.get(name)
+            if course is not None and course.version == decision.version:
+                self._order(name, course)
 
     def fetch(self, decision: d.FetchSnapshot) -> None:
-        """Order one worker to fetch."""
-        self._life.spawn(self._order_fetches(decision.version, (decision.worker_id,)))
+        """Order one worker to fetch from one holder, or to fetch from there what it still lacks."""
+        self._life.spawn(self._single(decision))
 
     def abort(self, decision: d.AbortTransfer) -> None:
         """Order a worker to give up a fetch."""
         self._life.hub.post(decision.worker_id, m.Abort(version=decision.version))
 
-    def charge(self, worker_id: str) -> None:
-        """Charge a worker's download: a whole snapshot at the egress price from the learner's site.
-
-        Charged when ordered; pieces that the worker has on its disk already are not known here (ours).
-        """
+    def charge(self, worker_id: str, sources: Mapping[str, int]) -> None:
+        """Charge what a worker has fetched, by whoever sent it, at the egress price between their sites."""
         links = self._settings.links
-        home, site = links.index(links.learner_site), links.index(self._offers[worker_id].site)
-        usd = float(links.egress[home, site]) * self._settings.snapshot_bytes / 1e9
-        self._life.records.egress_usd[worker_id] += usd
+        to = links.index(self._offers[worker_id].site)
+        for name, count in sources.items():
+            offer = self._offers.get(name)
+            sender = links.index(links.learner_site if offer is None else offer.site)
+            self._life.records.egress_usd[worker_id] += float(links.egress[sender, to]) * count / 1e9
 
-    async def _order_fetches(self, version: int, workers: tuple[str, ...]) -> None:
+    async def _broadcast(self, decision: d.PublishSnapshot) -> None:
+        version, plan = decision.version, decision.plan
         self._life.records.metrics.published(version, self._life.now())
+        await self._written(version)
+        parent, chunks = self._payload(version, decision.parent_version)
+        course = course_of(version, parent, plan, chunks)
+        for name in plan.order:
+            self._courses[name] = course
+            self._order(name, course)
+
+    async def _single(self, decision: d.FetchSnapshot) -> None:
+        version, name = decision.version, decision.worker_id
+        self._life.records.metrics.published(version, self._life.now())
+        await self._written(version)
+        self._courses.pop(name, None)
+        parent, _ = self._payload(version, decision.parent_version)
+        route = route_from(decision.source_id, self._url_of)
+        self._life.hub.post(name, m.Fetch(version=version, parent=parent, route=route))
+
+    def _order(self, name: str, course: Course) -> None:
+        version, without = self._without.get(name, (-1, ()))
+        route = route_along(course, name, without if version == course.version else (), self._url_of)
+        self._life.hub.post(name, m.Fetch(version=course.version, parent=course.parent, route=route))
+
+    async def _written(self, version: int) -> None:
         if (writing := self._writing.get(version)) is not None:
             await asyncio.shield(writing)
-        for name in workers:
-            self._life.hub.post(name, m.Fetch(version=version))
-            self.charge(name)
+
+    def _payload(self, version: int, parent: int) -> tuple[int, int]:
+        """(the version to hold beforehand, chunks); from nothing where no chain leads on from `parent`."""
+        try:
+            return parent, len(self._store.payload(version, parent).chunks)
+        except Refusal:
+            if parent < 0:
+                raise
+            return -1, len(self._store.payload(version).chunks)
+
+    def _url_of(self, name: str) -> str:
+        seat = self._life.hub.seats.get(name)
+        return seat.relay_url if seat is not None else ""

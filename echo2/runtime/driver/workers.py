@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from echo2.config import Config
 from echo2.errors import UserError
@@ -16,6 +17,7 @@ from echo2.policy import facts as f
 from echo2.policy.links import LEARNER
 from echo2.runtime.driver import hub as h
 from echo2.runtime.driver.life import Life
+from echo2.runtime.driver.links import LinkFacts, reaches
 from echo2.runtime.driver.processes import LocalProcesses
 from echo2.runtime.driver.snapshots import Snapshots
 from echo2.runtime.transport import messages as m
@@ -27,10 +29,12 @@ REASON_CHARS = 500
 class Workers:
     """The workers on offer. `processes` is set before the first decision.
 
-    `why_left` has the causes of the losses so far by worker id, the latest last.
+    `relay_host`: where others reach the relays of local workers. `why_left` has the causes of the losses so
+    far by worker id, the latest last.
     """
 
     processes: LocalProcesses
+    relay_host = "127.0.0.1"
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class Workers:
         self._snapshots, self._say = snapshots, say
         self._pools = {pool.name: pool for pool in config.pool}
         self._up_since_s: dict[str, float] = {}
+        self._links = LinkFacts(offers)
 
     # ---- what the scheduler decides --------------------------------------------------------------
 
@@ -98,7 +103,6 @@ class Workers:
             swap=train.swap,
         )
         self._life.hub.post(seat.worker_id, start)
-        self._snapshots.charge(seat.worker_id)
 
     def _options(self, worker_id: str) -> list[str]:
         """What the command line of a local worker says beyond where and who."""
@@ -108,6 +112,9 @@ class Workers:
             rollout = self._config.rollout
             tokens = min(rollout.max_tokens, max(1, round(rollout.tokens or rollout.max_tokens / 2)))
             options += ["--simulated", f"{offer.rollouts_per_s * tokens:.6g}:{tokens}"]
+        options += ["--relay-host", self.relay_host] if pool.relay else ["--no-relay"]
+        if pool.relay and self._config.train.relay_mbps:
+            options += ["--relay-mbps", f"{self._config.train.relay_mbps:.6g}"]
         if pool.shape_links:
             options += ["--uplink-mbps", f"{offer.uplink_bps / 1e6:.6g}"]
             options += ["--downlink-mbps", f"{offer.downlink_bps / 1e6:.6g}"]
@@ -124,11 +131,33 @@ class Workers:
     # ---- what happens to them (hub.Happenings) ---------------------------------------------------
 
     def arrived(self, seat: h.Seat) -> None:
-        """A process has taken a seat."""
+        """A process has taken a seat. What it says of its relay is part of its offer."""
         if seat.state == h.STARTING:
+            if self._relays(seat) != self._offers[seat.worker_id].can_relay:
+                self._offer(seat)
             self._send_start(seat)
+        elif not seat.local and seat.relay_url and self._pools[seat.pool].relay:
+            self._life.spawn(self._offer_reached(seat, seat.lease))
         elif not seat.local:
-            self._life.tell(f.WorkerOffered(self._life.now(), self._offers[seat.worker_id]))
+            self._offer(seat)
+
+    def _relays(self, seat: h.Seat) -> bool:
+        """Whether a process passes snapshots on, by its pool and its own word."""
+        return self._pools[seat.pool].relay and bool(seat.relay_url)
+
+    def _offer(self, seat: h.Seat) -> None:
+        offer = replace(self._offers[seat.worker_id], can_relay=self._relays(seat))
+        self._life.tell(f.WorkerOffered(self._life.now(), offer))
+
+    async def _offer_reached(self, seat: h.Seat, lease: str) -> None:
+        """Offer a remote worker; as a leaf if its relay is not reached from here."""
+        reached = await reaches(seat.relay_url)
+        if seat.lease != lease:
+            return
+        if not reached:
+            self._say(f"worker {seat.worker_id}: {seat.relay_url} is not reached; it passes nothing on")
+            seat.relay_url = ""
+        self._offer(seat)
 
     def gone(self, seat: h.Seat, cause: str) -> None:
         """The process that held a seat is gone."""
@@ -157,12 +186,18 @@ class Workers:
                 self._is_live(seat, report, now)
             case m.Failed():
                 tell(f.SnapshotFailed(now, name, seat.incarnation, report.version, LEARNER, report.cause))
+            case m.SourceFailed():
+                source, cause = report.source_id, report.cause
+                tell(f.RelayFailed(now, name, report.version, source, cause))
+            case m.Taken():
+                self._snapshots.charge(name, report.sources)
             case m.GroupFailed():
                 tell(f.GroupFailed(now, name, report.group_id, report.cause))
             case m.Rate():
                 tell(f.RateMeasured(now, name, report.rollouts_per_s))
             case m.Link():
-                tell(f.LinkMeasured(now, name, report.uplink_bps, report.downlink_bps))
+                if (rates := self._links.learnt(name, report)) is not None:
+                    tell(f.LinkMeasured(now, name, *rates))
             case m.Down():
                 self._left(seat, report.cause)
 

@@ -76,6 +76,7 @@ class LiveWorld(Life):
             d.SetTimer: self.set_timer,
             d.TrainStep: self._train,
             d.PublishSnapshot: self.snapshots.publish,
+            d.Reroute: self.snapshots.reroute,
             d.FetchSnapshot: self.snapshots.fetch,
             d.AbortTransfer: self.snapshots.abort,
             d.StartWorker: self.workers.start,
@@ -169,7 +170,7 @@ class LiveWorld(Life):
         if step.weights is not None and not self.leaving:
             await self.snapshots.take(version, step.weights)
         train_s = time.monotonic() - began
-        size = self.settings.snapshot_bytes if publish else 0.0
+        size = self.snapshots.payload_bytes() if publish else 0.0
         now = self.progress_s = self.now()
         self._show(self.records.step(now, step.metrics, train_s, step.lengths, self.scheduler, self._up()))
         self.tell(f.StepFinished(now, step.metrics.version, train_s, size))

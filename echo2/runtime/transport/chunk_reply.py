@@ -20,8 +20,11 @@ SHAPED_PIECE_BYTES = 64 << 10
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})")
 
 
-def chunk_reply(path: Path, wanted: str | None, uplink: Shaper | None) -> Response:
-    """The file, or the part that a Range header asks for. Raises Refusal 404 or 416."""
+def chunk_reply(path: Path, wanted: str | None, uplink: Shaper | None, order: float = 0.0) -> Response:
+    """The file, or the part that a Range header asks for. Raises Refusal 404 or 416.
+
+    `order`: the lowest of those that wait for the uplink is served first.
+    """
     try:
         stream = path.open("rb")
     except OSError:
@@ -37,11 +40,14 @@ def chunk_reply(path: Path, wanted: str | None, uplink: Shaper | None) -> Respon
     if wanted:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
     return StreamingResponse(
-        _pieces(stream, end - start, uplink), 206 if wanted else 200, headers, "application/octet-stream"
+        _pieces(stream, end - start, uplink, order),
+        206 if wanted else 200,
+        headers,
+        "application/octet-stream",
     )
 
 
-async def _pieces(stream: BinaryIO, left: int, uplink: Shaper | None) -> AsyncIterator[bytes]:
+async def _pieces(stream: BinaryIO, left: int, uplink: Shaper | None, order: float) -> AsyncIterator[bytes]:
     most = SHAPED_PIECE_BYTES if uplink else PIECE_BYTES
     with stream:
         while left > 0:
@@ -51,7 +57,7 @@ async def _pieces(stream: BinaryIO, left: int, uplink: Shaper | None) -> AsyncIt
                 return
             left -= len(piece)
             if uplink is not None:
-                await uplink.take(len(piece))
+                await uplink.take(len(piece), order)
             yield piece
 
 

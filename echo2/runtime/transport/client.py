@@ -8,9 +8,6 @@ repeating cannot change is raised at once. Loads neither torch nor an engine.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import re
-import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +21,8 @@ from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.auth import LEASE_HEADER
 from echo2.runtime.transport.retry import Patience
 from echo2.runtime.transport.shaping import UNSHAPED, ShapedLink
+from echo2.runtime.transport.signing import checked_key, pinned, verified
+from echo2.runtime.transport.urls import checked_url, has_proxy, is_loopback, trusted
 
 ANSWER_S = 30.0
 """Longest an attempt may take beyond the time the message itself asks to wait."""
@@ -33,7 +32,6 @@ LARGEST_ANSWER = 256 << 20
 UPLOAD_TOKENS = 200_000
 """Completion tokens in one upload at most: about 5 MB, which the learner parses in some 50 ms."""
 
-_HOST = re.compile(r"[A-Za-z0-9._:-]+", re.ASCII)
 _AGAIN = {408, 425, 429, 500, 502, 503, 504}
 
 Answer = TypeVar("Answer", bound=m.Message)
@@ -56,7 +54,10 @@ class Broken(Exception):  # noqa: N818 - one attempt, not the call
 
 
 class Client:
-    """A connection to one learner. After `hello` it knows `run_id` and its lease. Use from one event loop."""
+    """A connection to one learner. After `hello` it knows `run_id` and its lease. Use from one event loop.
+
+    `url`, `token`, `tls`, `link` and `proxied` are for those who open lines of their own to the same server.
+    """
 
     def __init__(
         self,
@@ -65,25 +66,30 @@ class Client:
         ca: Path | None = None,
         give_up_s: float = 60.0,
         link: ShapedLink = UNSHAPED,
+        run_key: str = "",
     ) -> None:
         """`ca`: certificates to trust instead of the system's. `give_up_s`: how long failures may go on.
 
-        Raises UserError for a URL, token or certificate file that cannot be right.
+        `run_key`: the only key whose manifests are believed; without it, the one the first welcome of a run
+        names. Raises UserError for a URL, token, key or certificate file that cannot be right.
         """
-        parsed = _checked_url(url)
+        parsed = checked_url(url)
         if not token.isascii() or not token.isprintable() or not token:
             raise UserError("the token is empty or holds characters that no token has; copy the learner's")
         self.url = str(parsed).rstrip("/")
         self.lease, self.run_id = "", ""
-        self._give_up_s, self._link = give_up_s, link
+        self._given_key = self.run_key = checked_key(run_key) if run_key else ""
+        self._give_up_s, self.link, self.token = give_up_s, link, token
+        # the system's certificates take 30 ms to load: only where they are needed
+        self.tls = trusted(ca) if parsed.scheme == "https" else None
+        self.proxied = not is_loopback(parsed.host) and has_proxy(parsed.scheme, parsed.host)
         self._http = httpx.AsyncClient(
             base_url=parsed,
             headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
-            # the system's certificates take 30 ms to load: only where they are needed
-            verify=_trusted(ca) if parsed.scheme == "https" else False,
+            verify=self.tls or False,
             timeout=httpx.Timeout(ANSWER_S, connect=10.0),
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=32, keepalive_expiry=4.0),
-            trust_env=not _is_loopback(parsed.host),
+            trust_env=not is_loopback(parsed.host),
         )
 
     async def close(self) -> None:
@@ -93,8 +99,10 @@ class Client:
     # ---- messages --------------------------------------------------------------------------------
 
     async def hello(self, hello: m.Hello) -> m.Welcome:
-        """Introduce this process and keep the lease. Raises UserError for a wrong token or protocol."""
+        """Introduce this process and keep the lease. Raises UserError for a wrong token, protocol or key."""
         welcome = await self._post("/v1/hello", hello, m.Welcome)
+        before = self.run_key if welcome.run_id == self.run_id else self._given_key
+        self.run_key = pinned(before, welcome.run_key, welcome.run_id)
         self.lease, self.run_id = welcome.lease, welcome.run_id
         return welcome
 
@@ -115,24 +123,32 @@ class Client:
         await self._post("/v1/leave", leave, m.Done)
 
     async def manifest(self, version: int) -> m.Manifest:
-        """The manifest of a version, of the newest for -1. Raises Refused (404)."""
+        """The manifest of a version, of the newest for -1, once its signature is known to be the run key's.
+
+        Raises Refused (404), SnapshotError for one that the run key has not signed.
+        """
         which = "newest" if version < 0 else str(version)
-        return await self._call("GET", f"/v1/snapshots/{which}", b"", m.Manifest, ANSWER_S)
+        signed = await self._call("GET", f"/v1/snapshots/{which}", b"", m.SignedManifest, ANSWER_S)
+        return verified(signed, self.run_key)
 
     @asynccontextmanager
-    async def chunk(self, digest: str, offset: int = 0) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def chunk(
+        self, digest: str, offset: int = 0, place: int = 0
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The bytes of a chunk from `offset` on, as they arrive. One attempt: the caller resumes.
+
+        `place`, its place in what is fetched: a learner whose uplink is the limit serves in that order.
 
         Raises Broken when another attempt may help, Refused or UserError when not.
         """
-        path = f"/v1/chunks/{digest}"
+        path = f"/v1/chunks/{digest}?place={place}"
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         with self._explained():
-            await self._link.send(0)
+            await self.link.send(0)
             async with self._http.stream("GET", path, headers=headers, timeout=STALL_S) as response:
                 if response.status_code not in (200, 206):
                     async with asyncio.timeout(ANSWER_S):
-                        self._refuse(path, response.status_code, await _bounded(response))
+                        self.refuse(path, response.status_code, await _bounded(response))
                 if offset and not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
                     raise Broken("the server does not resume where it was asked to")
                 yield self._pieces(response)
@@ -141,7 +157,7 @@ class Client:
 
     async def _pieces(self, response: httpx.Response) -> AsyncIterator[bytes]:
         async for piece in response.aiter_raw():
-            await self._link.receive(len(piece))
+            await self.link.receive(len(piece))
             yield piece
 
     async def _post(self, path: str, body: m.Message, kind: type[Answer], wait_s: float = 0.0) -> Answer:
@@ -155,7 +171,7 @@ class Client:
                 status, answer = await self._attempt(method, path, body, within_s)
                 if status == 200:
                     return kind.model_validate_json(answer)
-                self._refuse(path, status, answer)
+                self.refuse(path, status, answer)
             except Broken as broken:
                 await patience.failed(str(broken))
             except ValidationError as error:
@@ -165,7 +181,7 @@ class Client:
                 ) from error
 
     async def _attempt(self, method: str, path: str, body: bytes, within_s: float) -> tuple[int, bytes]:
-        await self._link.send(len(body))
+        await self.link.send(len(body))
         headers = {"Content-Type": "application/json"} if body else {}
         if self.lease and path != "/v1/hello":
             headers[LEASE_HEADER] = self.lease
@@ -179,10 +195,10 @@ class Client:
                     answer = await _bounded(response)
                 finally:
                     await response.aclose()
-        await self._link.receive(len(answer))
+        await self.link.receive(len(answer))
         return response.status_code, answer
 
-    def _refuse(self, path: str, status: int, answer: bytes) -> None:
+    def refuse(self, path: str, status: int, answer: bytes) -> None:
         """Raise what an answer that is not 200 means."""
         code, detail = _problem(answer)
         where = f"{self.url}{path}"
@@ -253,32 +269,3 @@ def _problem(answer: bytes) -> tuple[str, str]:
     except ValidationError:
         return "not-echo2", answer[:200].decode("utf-8", "replace") or "(no text)"
     return problem.error, problem.detail
-
-
-def _checked_url(url: str) -> httpx.URL:
-    try:
-        parsed = httpx.URL(url.strip())
-    except (httpx.InvalidURL, ValueError) as error:
-        raise UserError(f"{url[:200]!r} is no URL ({error}); give one like http://learner:8123") from error
-    known = parsed.scheme in ("http", "https") and not parsed.userinfo and not parsed.query
-    if not known or not _HOST.fullmatch(parsed.host) or not 0 < (parsed.port or 80) < 65536:
-        raise UserError(f"{url[:200]!r} is no learner's URL; give one like http://learner:8123")
-    return parsed
-
-
-def _trusted(ca: Path | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=None if ca is None else str(ca))
-    except (OSError, ssl.SSLError) as error:
-        raise UserError(
-            f"certificate file {str(ca)!r} cannot be used ({error}); give certificates in PEM form"
-        ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

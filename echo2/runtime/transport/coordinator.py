@@ -51,8 +51,8 @@ class Coordinator(Protocol):
         """The worker's id. Raises UnknownLease."""
         ...
 
-    def manifest(self, version: int) -> m.Manifest:
-        """The snapshot of `version`, of the newest version for -1. Raises Refusal (404)."""
+    def manifest(self, version: int) -> m.SignedManifest:
+        """The signed manifest of `version`, of the newest version for -1. Raises Refusal (404)."""
         ...
 
     def chunk(self, digest: str) -> Path:

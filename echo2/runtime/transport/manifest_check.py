@@ -1,11 +1,15 @@
-"""Whether a manifest can be right, before a byte is fetched for it. Called by the receiver."""
+"""Whether a manifest can be right, before a byte is fetched for it. Called by the receiver.
+
+What it says is signed by the run key; this looks whether it is of this run and adds up, so that a mistake on
+the learner's side costs a clear error and not a disk.
+"""
 
 from __future__ import annotations
 
 from echo2.errors import UserError
-from echo2.runtime.transport.messages import Manifest
-from echo2.runtime.transport.model_files import WEIGHTS_FILE, harmless
-from echo2.runtime.transport.tensor_table import entry_bytes, weights_digest_of
+from echo2.runtime.transport.messages import File, Manifest
+from echo2.runtime.transport.model_files import DELTA_FILE, WEIGHTS_FILE, harmless
+from echo2.runtime.transport.tensor_table import entry_bytes, layout_of, weights_digest_of
 
 MAX_CHUNK_BYTES = 256 << 20
 """A chunk is held in memory while it is fetched."""
@@ -15,9 +19,16 @@ class SnapshotError(UserError):
     """A snapshot was refused; nothing of it was applied, the old weights go on."""
 
 
-def total_bytes(manifest: Manifest) -> int:
-    """Bytes of all files."""
-    return sum(file.size for file in (*manifest.files, *manifest.model_files))
+def files_of(manifest: Manifest) -> tuple[File, ...]:
+    """All files that a manifest lists."""
+    return (*filter(None, (manifest.full, manifest.delta)), *manifest.model_files)
+
+
+def result_bytes(manifest: Manifest) -> int:
+    """Bytes of the model directory that comes out."""
+    head, places = layout_of(manifest.tensors)
+    tensors = len(head) + sum(size for _, size in places.values())
+    return tensors + sum(file.size for file in manifest.model_files)
 
 
 def check_manifest(manifest: Manifest, version: int, run_id: str, max_bytes: int) -> None:
@@ -27,9 +38,7 @@ def check_manifest(manifest: Manifest, version: int, run_id: str, max_bytes: int
         raise SnapshotError(f"{which} is of run {manifest.run_id!r}, this worker is in run {run_id!r}")
     if manifest.version < 0 or version not in (-1, manifest.version):
         raise SnapshotError(f"asked for version {version}, the learner sent {which}")
-    if [file.name for file in manifest.files] != [WEIGHTS_FILE]:
-        names = ", ".join(file.name for file in manifest.files)
-        raise SnapshotError(f"{which} has weights in {names[:200]}; it must be one {WEIGHTS_FILE}")
+    _check_ways(manifest, which)
     names_seen: set[str] = {WEIGHTS_FILE, "snapshot.json"}
     for file in manifest.model_files:
         if not harmless(file.name):
@@ -39,15 +48,30 @@ def check_manifest(manifest: Manifest, version: int, run_id: str, max_bytes: int
         if file.name in names_seen:
             raise SnapshotError(f"{which} holds two files {file.name!r}")
         names_seen.add(file.name)
-    _check_sizes(manifest, which, max_bytes)
     if len({entry.name for entry in manifest.tensors}) < len(manifest.tensors):
         raise SnapshotError(f"{which} lists a tensor twice")
     if weights_digest_of(manifest.tensors) != manifest.weights:
-        raise SnapshotError(f"the tensor table of {which} does not have the SHA-256 it is named by")
+        raise SnapshotError(f"the tensor table of {which} does not have the digest it is named by")
+    _check_sizes(manifest, which, max_bytes)
+
+
+def _check_ways(manifest: Manifest, which: str) -> None:
+    """It has a full file or a delta, and a delta has a parent."""
+    full, delta = manifest.full, manifest.delta
+    if full is None and delta is None:
+        raise SnapshotError(f"{which} has neither a full file nor a delta")
+    if full is not None and full.name != WEIGHTS_FILE:
+        raise SnapshotError(f"{which} has weights in {full.name}; it must be one {WEIGHTS_FILE}")
+    if delta is not None and delta.name != DELTA_FILE:
+        raise SnapshotError(f"{which} has a delta in {delta.name}; it must be one {DELTA_FILE}")
+    if (delta is None) != (manifest.parent_weights is None) or (delta is None) != (manifest.parent < 0):
+        raise SnapshotError(f"{which} names a parent without a delta, or has a delta without a parent")
+    if manifest.parent >= manifest.version:
+        raise SnapshotError(f"{which} is a delta against version {manifest.parent}; a parent comes before it")
 
 
 def _check_sizes(manifest: Manifest, which: str, max_bytes: int) -> None:
-    for file in (*manifest.files, *manifest.model_files):
+    for file in files_of(manifest):
         chunks = sum(chunk.size for chunk in file.chunks)
         if chunks != file.size:
             raise SnapshotError(f"{which}: {file.name} has {file.size} bytes, its chunks have {chunks}")
@@ -56,13 +80,18 @@ def _check_sizes(manifest: Manifest, which: str, max_bytes: int) -> None:
             raise SnapshotError(
                 f"{which} has a chunk of {largest} bytes; at most {MAX_CHUNK_BYTES} are taken"
             )
-    if total_bytes(manifest) > max_bytes:
+    total = max(result_bytes(manifest), sum(file.size for file in files_of(manifest)))
+    if total > max_bytes:
         raise SnapshotError(
-            f"{which} has {total_bytes(manifest):,} bytes, this worker takes at most {max_bytes:,}; raise "
-            "its limit if that is right"
+            f"{which} has {total:,} bytes, this worker takes at most {max_bytes:,}; raise its limit if that "
+            "is right"
         )
     tensors = sum(entry_bytes(entry) for entry in manifest.tensors)
-    if tensors > manifest.files[0].size:
+    if manifest.full is not None and tensors > manifest.full.size:
         raise SnapshotError(
-            f"{which} lists {tensors:,} bytes of tensors, its file has {manifest.files[0].size:,}"
+            f"{which} lists {tensors:,} bytes of tensors, its file has {manifest.full.size:,}"
+        )
+    if manifest.delta is not None and manifest.delta.size > 2 * tensors + (1 << 20):
+        raise SnapshotError(
+            f"{which} has a delta of {manifest.delta.size:,} bytes for {tensors:,} bytes of tensors"
         )

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised with every change that an older worker cannot follow."""
 
 MAX_TOKENS = 1 << 20
@@ -26,12 +26,22 @@ MAX_ROLLOUTS = 256
 MAX_REPORTS = 64
 MAX_CHUNKS = 1 << 20
 MAX_TENSORS = 1 << 20
+MAX_SOURCES = 4096
+"""Workers that a route may name."""
 MAX_WAIT_S = 30.0
-"""Longest a request for work may be held open."""
+"""Longest a request for work, or for a chunk that has not come yet, may be held open."""
+LEARNER = "learner"
+"""Stands for the learner's host among the sources of a route."""
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._-]+$")]
 Text = Annotated[str, Field(max_length=2000)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Key = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""An Ed25519 public key."""
+Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+Url = Annotated[
+    str, Field(max_length=300, pattern=r"^(https?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/-]*)?)?$")
+]
 Ordinal = Annotated[int, Field(ge=0, lt=2**62)]
 Version = Annotated[int, Field(ge=-1, lt=2**31)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
@@ -52,7 +62,8 @@ class Message(BaseModel):
 class Hello(Message):
     """`session` is new for every process; a hello of the same session gets the same lease back.
 
-    `worker_id` is given by the learner to local workers; remote ones name their `pool` only.
+    `worker_id` is given by the learner to local workers; remote ones name their `pool` only. `relay_url`:
+    where other workers reach this one's chunks; without it, it passes nothing on.
     """
 
     protocol: int
@@ -60,15 +71,20 @@ class Hello(Message):
     pool: Name
     engine: Name
     worker_id: Name | None = None
+    relay_url: Url | None = None
 
 
 class Welcome(Message):
-    """`lease` goes into the header of every later request; it ends `lease_s` after the last one."""
+    """`lease` goes into the header of every later request; it ends `lease_s` after the last one.
+
+    `run_key` signs the manifests of this run; a worker that has seen one for a run takes no other.
+    """
 
     run_id: Name
     worker_id: Name
     lease: Annotated[str, Field(min_length=16, max_length=128)]
     lease_s: Seconds
+    run_key: Key | None = None
 
 
 # ---- orders: from the learner to a worker --------------------------------------------------------------
@@ -85,8 +101,23 @@ class Start(Message):
     swap: Literal["keep", "wait", "abort"] = "keep"
 
 
+class Play(Message):
+    """A task of several turns, played beside the engine: its registered name, its options as JSON text.
+
+    `template` is how prompts and answers become tokens; a turn has at most `turn_tokens`.
+    """
+
+    task: Annotated[str, Field(min_length=1, max_length=500)]
+    options: Annotated[str, Field(max_length=20_000)] = "{}"
+    template: Literal["auto", "chat", "plain"] = "auto"
+    turn_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+
+
 class Generate(Message):
-    """Complete a prompt `rollouts` times. `seed` is this group's own."""
+    """Complete a prompt `rollouts` times. `seed` is this group's own.
+
+    With `play` an environment answers each completion; `max_tokens` then bounds the whole conversation.
+    """
 
     kind: Literal["generate"] = "generate"
     group_id: Ordinal
@@ -100,6 +131,7 @@ class Generate(Message):
     temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
     top_k: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    play: Play | None = None
 
 
 class Cancel(Message):
@@ -109,11 +141,47 @@ class Cancel(Message):
     group_id: Ordinal
 
 
+class Source(Message):
+    """Who has chunks: a worker and the address of its relay, or `LEARNER` (no address)."""
+
+    worker_id: Name
+    url: Url = ""
+
+
+class Route(Message):
+    """From whom each chunk of a payload comes: `sources[turns[i]]`; one turn: all of them from that source.
+
+    The payload: the chunks of the full file, or of the deltas of the chain, oldest first. Without turns each
+    chunk comes from whichever source has it, the rarest first. The learner is the last resort for all.
+    `expected_s`: when all of it should be there by the plan; 0: nobody knows.
+    """
+
+    sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=MAX_SOURCES, strict=False)]
+    turns: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=MAX_SOURCES)], ...],
+        Field(max_length=MAX_CHUNKS, strict=False),
+    ] = ()
+    expected_s: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _turns_have_sources(self) -> Route:
+        if self.turns and max(self.turns) >= len(self.sources):
+            raise ValueError(f"a turn names source {max(self.turns)} of {len(self.sources)}")
+        return self
+
+
 class Fetch(Message):
-    """Get the snapshot of `version`, verify it, swap to it; answer with `Live` or `Failed`."""
+    """Get the snapshot of `version`, verify it, swap to it; answer with `Live` or `Failed`.
+
+    `parent`: the version held, from which the chain of deltas leads on; -1: take the full file. `route`:
+    None means everything from the learner. Sent again for a version on its way, it changes the route of the
+    chunks that are still missing, and nothing else.
+    """
 
     kind: Literal["fetch"] = "fetch"
     version: Version
+    parent: Version = -1
+    route: Route | None = None
 
 
 class Abort(Message):
@@ -172,6 +240,13 @@ class WireSegment(Message):
     version: Version
 
 
+class WireSpan(Message):
+    """Completion tokens `start` to `end` - 1 were written by the environment."""
+
+    start: Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
+    end: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+
+
 class WireRollout(Message):
     """One finished completion. Prompt, attempt and prompt tokens are the learner's own: not sent back."""
 
@@ -181,6 +256,7 @@ class WireRollout(Message):
     logprobs: Annotated[tuple[float, ...], Field(max_length=MAX_TOKENS, strict=False)]
     segments: Annotated[tuple[WireSegment, ...], Field(max_length=4096, strict=False)]
     finish_reason: Literal["stop", "length", "abort"]
+    environment: Annotated[tuple[WireSpan, ...], Field(max_length=4096, strict=False)] = ()
 
 
 class Upload(Message):
@@ -239,6 +315,28 @@ class Failed(Message):
     cause: Text
 
 
+class Taken(Message):
+    """What came of one fetch: bytes by source, whether it was finished or not. The learner pays for them."""
+
+    kind: Literal["taken"] = "taken"
+    version: Version
+    sources: Annotated[dict[Name, Annotated[int, Field(ge=0, le=2**50)]], Field(max_length=MAX_SOURCES)]
+
+
+class SourceFailed(Message):
+    """A source did not give what the route says it should; the fetch goes on from others.
+
+    gone: it cannot be reached, or refuses; slow: nothing came for too long; wrong-bytes: not what the digest
+    says.
+    """
+
+    kind: Literal["source_failed"] = "source_failed"
+    version: Version
+    source_id: Name
+    cause: Literal["gone", "slow", "wrong-bytes"]
+    detail: Text = ""
+
+
 class GroupFailed(Message):
     """A group cannot be generated here: refused by the engine, or lost with it."""
 
@@ -257,11 +355,15 @@ class Rate(Message):
 
 
 class Link(Message):
-    """Measured from a real transfer; 0 where nothing went that way."""
+    """What the link has carried at its best in a real transfer, a lower bound; 0: nothing went that way.
+
+    `uplink_limited`: data for several others was waiting all the while, so this is what the uplink gives.
+    """
 
     kind: Literal["link"] = "link"
     downlink_bps: Bps
     uplink_bps: Bps = 0.0
+    uplink_limited: bool = False
 
 
 class Down(Message):
@@ -271,7 +373,9 @@ class Down(Message):
     cause: Text
 
 
-Report = Annotated[Up | Live | Failed | GroupFailed | Rate | Link | Down, Field(discriminator="kind")]
+Report = Annotated[
+    Up | Live | Failed | Taken | SourceFailed | GroupFailed | Rate | Link | Down, Field(discriminator="kind")
+]
 
 
 class Reports(Message):
@@ -297,7 +401,7 @@ class Leave(Message):
 
 
 class Chunk(Message):
-    """A piece of a file by its SHA-256."""
+    """A piece of a file by its digest (`digests`)."""
 
     digest: Digest
     size: Annotated[int, Field(ge=1, le=2**31)]
@@ -312,7 +416,7 @@ class File(Message):
 
 
 class TensorEntry(Message):
-    """A tensor of the snapshot and the SHA-256 of its bytes."""
+    """A tensor of the snapshot and the digest of its bytes."""
 
     name: Annotated[str, Field(min_length=1, max_length=512)]
     dtype: Annotated[str, Field(min_length=1, max_length=16)]
@@ -323,18 +427,41 @@ class TensorEntry(Message):
 class Manifest(Message):
     """A snapshot: model files (configuration, tokenizer) and weights of one version of one run.
 
-    `weights` identifies the values: SHA-256 over the tensor table. `files` holds one `model.safetensors`;
-    `model_files` are the same for every version.
+    `weights` identifies the values: SHA-256 over the tensor table. `full` is all of them as
+    `model.safetensors`, `delta` what makes them out of version `parent`, whose weights are `parent_weights`;
+    a manifest has one of the two at least. `model_files` are the same for every version.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     run_id: Name
     version: Version
     parent: Version = -1
+    parent_weights: Digest | None = None
     weights: Digest
     tensors: Annotated[tuple[TensorEntry, ...], Field(min_length=1, max_length=MAX_TENSORS, strict=False)]
-    files: Annotated[tuple[File, ...], Field(min_length=1, max_length=64, strict=False)]
+    full: File | None = None
+    delta: File | None = None
     model_files: Annotated[tuple[File, ...], Field(max_length=64, strict=False)]
+
+
+class SignedManifest(Message):
+    """A manifest as the very text that was signed, and the run key's Ed25519 signature over its UTF-8."""
+
+    manifest: Annotated[str, Field(min_length=2, max_length=256 << 20)]
+    signature: Signature
+
+
+class Holdings(Message):
+    """The chunks of a payload that a relay has, as a bitmap in hex: chunk i is bit i % 8 of byte i // 8.
+
+    `payload` is the SHA-256 over the payload's digests, a line each: workers that hold different versions
+    fetch different payloads.
+    """
+
+    version: Version
+    payload: Digest
+    chunks: Annotated[int, Field(ge=0, le=MAX_CHUNKS)]
+    have: Annotated[str, Field(max_length=MAX_CHUNKS // 4 + 2, pattern=r"^[0-9a-f]*$")]
 
 
 class Problem(Message):

@@ -11,6 +11,7 @@ from pathlib import Path
 from echo2.errors import UserError
 
 WEIGHTS_FILE = "model.safetensors"
+DELTA_FILE = "delta.echo2"
 
 KNOWN = (
     "config.json",

@@ -2,57 +2,51 @@
 
 Chunks go straight to their place in an unfinished directory, which is renamed when every byte has been
 verified; so a model directory that exists is a whole one, and a fetch that is cancelled, refused or cut off
-changes nothing. What an unfinished or an earlier version on disk already holds is not fetched again.
-Nothing is ever unpickled.
+changes nothing. Where a version on this disk leads to the wanted one by deltas, they are fetched instead of
+the full file; when they do not come or do not fit, the newest full file and the deltas after it are. What an
+unfinished or an earlier version on disk already holds is not fetched again. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import shutil
+import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from echo2.errors import UserError
-from echo2.runtime.transport.client import Broken, Client, Refused
+from echo2.runtime.transport import chain, unfinished
+from echo2.runtime.transport.client import Client, Refused
+from echo2.runtime.transport.disk import Disk
+from echo2.runtime.transport.gather import Gatherer, GatherSettings
 from echo2.runtime.transport.manifest_check import SnapshotError, check_manifest
-from echo2.runtime.transport.messages import Chunk, Manifest
-from echo2.runtime.transport.retry import Patience
-from echo2.runtime.transport.store import explained
-from echo2.runtime.transport.unfinished import (
-    MANIFEST_FILE,
-    Job,
-    has_digest,
-    place,
-    places_of,
-    source_of,
-    take_local,
-    verify,
-)
+from echo2.runtime.transport.messages import Chunk, Manifest, Route
+from echo2.runtime.transport.shelf import Shelf
 
-TRIES = 3
-"""How often a chunk is fetched before its bytes are called wrong."""
-_SPARE_BYTES = 64 << 20
+log = logging.getLogger("echo2.worker")
 
-Given = TypeVar("Given")
+LONGEST_CHAIN = 1000
+"""Manifests asked for at most to find a chain."""
+
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A verified snapshot at `path`, a model directory. Seconds of fetching and verifying, bytes fetched."""
+    """A verified snapshot at `path`, a model directory. Seconds of fetching and verifying, bytes fetched.
+
+    `parent`: the version it was made from by deltas alone; -1: from a full file.
+    """
 
     path: Path
     manifest: Manifest
     transfer_s: float
     check_s: float
     bytes: int
+    parent: int = -1
 
 
 class SnapshotReceiver:
@@ -66,169 +60,138 @@ class SnapshotReceiver:
         keep: int = 2,
         give_up_s: float = 120.0,
         max_bytes: int = 1 << 42,
+        gatherer: Gatherer | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
-        """`streams` chunks at once; `keep` snapshots on disk, which later ones take equal chunks from.
+        """`streams` chunks at once; `keep` snapshots on disk, which later ones are made from.
 
-        `give_up_s`: how long failures in a row may go on; `max_bytes`: the largest snapshot taken.
+        `give_up_s`: how long failures in a row may go on; `max_bytes`: the largest snapshot taken;
+        `gatherer`: brings the chunks (None: all from the learner); `shelf`: told of every chunk on this disk.
         """
         if streams < 1 or keep < 1:
             raise UserError(f"streams is {streams} and keep {keep}; both must be at least 1")
-        self._client, self._directory = client, directory
-        self._streams, self._keep = streams, keep
-        self._give_up_s, self._max_bytes = give_up_s, max_bytes
+        self._client, self._max_bytes = client, max_bytes
+        settings = GatherSettings(streams=streams, give_up_s=give_up_s)
+        self._gatherer = gatherer or Gatherer(client, "", settings=settings)
+        self.shelf = shelf or Shelf()
+        self._disk = Disk(directory, keep, self.shelf)
         self._one_at_a_time = asyncio.Lock()
         self._step: asyncio.Task[object] | None = None
 
-    async def fetch(self, version: int = -1) -> Received:
+    async def fetch(self, version: int = -1, parent: int = -1, route: Route | None = None) -> Received:
         """The snapshot of `version` (-1: the newest) as a model directory, verified to the last byte.
 
-        Raises SnapshotError for one that is not what it says or does not fit here, UserError for a full
-        disk or a learner out of reach. Cancelling is safe at any time.
+        With a `route` the payload is the one it was made for: the deltas from `parent` on, or from the newest
+        full file on for -1. Without, it is the smallest that this disk allows. Raises SnapshotError for a
+        snapshot that is not what it says or does not fit here, UserError for a full disk or a learner out of
+        reach. Cancelling is safe at any time.
         """
         async with self._one_at_a_time:
             if self._step is not None:
                 # a thread that a cancelled fetch has left behind still writes
                 await asyncio.wait([self._step])
-            manifest = await self._client.manifest(version)
-            check_manifest(manifest, version, self._client.run_id, self._max_bytes)
+            target = await self._manifest(version)
             began_s = time.monotonic()
-            if (path := await self._in_thread(self._have, manifest)) is not None:
-                return Received(path, manifest, 0.0, time.monotonic() - began_s, 0)
-            job = await self._in_thread(self._prepare, manifest)
-            await self._download(job)
-            fetched_s = time.monotonic()
-            await self._in_thread(verify, job)
-            path = await self._in_thread(self._show, job)
-            return Received(path, manifest, fetched_s - began_s, time.monotonic() - fetched_s, job.bytes)
+            if (path := await self._in_thread(self._disk.have, target)) is not None:
+                return Received(path, target, 0.0, time.monotonic() - began_s, 0)
+            return await self._brought(target, parent, route)
 
-    async def _in_thread(self, step: Callable[[Given], Made], given: Given) -> Made:
+    async def _brought(self, target: Manifest, parent: int, route: Route | None) -> Received:
+        """By the payload that was planned; by the newest full file where that fails."""
+        payload: chain.Payload | None = None
+        try:
+            payload = await self._payload(target, parent, route)
+            return await self._bring(payload, route)
+        except SnapshotError as error:
+            whole = await self._from_nothing(target, error)
+            if payload is not None and [f for _, f in whole.files] == [f for _, f in payload.files]:
+                raise
+            log.warning(
+                "version %d by deltas failed (%s): taking the full snapshot of version %d and %d deltas",
+                target.version, error, whole.files[0][0].version, len(whole.steps),
+            )  # fmt: skip
+            return await self._bring(whole, None)
+
+    async def _bring(self, payload: chain.Payload, route: Route | None) -> Received:
+        began_s = time.monotonic()
+        job = await self._in_thread(self._disk.prepare, payload)
+        self.shelf.expect(payload.target.version, [chunk.digest for chunk in payload.chunks])
+
+        async def put(chunk: Chunk, data: bytearray) -> bool:
+            if not await asyncio.to_thread(unfinished.has_digest, data, chunk):
+                return False
+            await asyncio.to_thread(self._disk.place, job, chunk, data)
+            return True
+
+        version = payload.target.version
+        job.bytes = await self._gatherer.gather(version, payload.chunks, job.waiting, put, route)
+        fetched_s = time.monotonic()
+        path = await self._in_thread(self._disk.finish, job)
+        seconds = time.monotonic() - fetched_s
+        return Received(path, payload.target, fetched_s - began_s, seconds, job.bytes, payload.parent)
+
+    async def _in_thread(self, step: Callable[..., Made], *given: object) -> Made:
         """Run a step that blocks. A cancelled caller leaves at once; `fetch` waits for what it left."""
-        task = asyncio.create_task(asyncio.to_thread(step, given))
+        task = asyncio.create_task(asyncio.to_thread(step, *given))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._step = task
         return await asyncio.shield(task)
 
-    # ---- disk: in threads ------------------------------------------------------------------------
+    # ---- which payload ---------------------------------------------------------------------------
 
-    def _have(self, manifest: Manifest) -> Path | None:
-        """The directory of this very snapshot if it is here and still verifies."""
-        path = self._path(manifest)
-        with contextlib.suppress(UserError, OSError):
-            verify(Job(manifest, path, {}))
-            os.utime(path)
-            return path
-        return None
+    async def _manifest(self, version: int) -> Manifest:
+        manifest = await self._client.manifest(version)
+        check_manifest(manifest, version, self._client.run_id, self._max_bytes)
+        return manifest
 
-    def _prepare(self, manifest: Manifest) -> Job:
-        """Make the unfinished directory and put into it what is on this disk already."""
-        final = self._path(manifest)
-        job = Job(manifest, self._directory / f"unfinished-{final.name}", places_of(manifest))
-        with explained(self._directory):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            for other in self._directory.glob("unfinished-*"):
-                if other != job.path:
-                    shutil.rmtree(other, ignore_errors=True)
-            job.path.mkdir(exist_ok=True)
-            sources = [source_of(path) for path in (job.path, *self._shown())]
-            job.waiting = [chunk for chunk in job.places if not take_local(job, chunk, sources)]
-            missing = sum(chunk.size * len(job.places[chunk]) for chunk in job.waiting)
-            free = shutil.disk_usage(self._directory).free
-            if missing + _SPARE_BYTES > free:
-                raise SnapshotError(
-                    f"snapshot {manifest.version} needs {missing:,} more bytes in {str(self._directory)!r}, "
-                    f"which has {free:,} free; free some space or choose another directory"
-                )
-            for file in (*manifest.files, *manifest.model_files):
-                # also makes empty files, and cuts off what an earlier attempt may have left too long
-                with (job.path / file.name).open("ab") as stream:
-                    stream.truncate(file.size)
-        return job
+    async def _payload(self, target: Manifest, parent: int, route: Route | None) -> chain.Payload:
+        """What to fetch. Raises SnapshotError where no chain leads there."""
+        held = await self._in_thread(self._disk.held)
+        if route is not None or parent >= 0:
+            found = await self._chain(target, parent, held)
+            payload = chain.payload_of({m.version: m for m in found}, target.version, parent)
+            if parent < 0 or payload.steps[0].parent_weights in held.get(parent, ()):
+                return payload
+            log.warning("version %d, from which deltas to %d lead on, is not here", parent, target.version)
+        best = chain.cheapest(await self._chain(target, -1, held), held)
+        if best is None:
+            raise SnapshotError(f"no chain of deltas leads to version {target.version}")
+        return best
 
-    def _show(self, job: Job) -> Path:
-        """Give the verified directory its name, and throw away the oldest."""
-        final = self._path(job.manifest)
-        with explained(self._directory):
-            (job.path / MANIFEST_FILE).write_text(job.manifest.model_dump_json(), encoding="utf-8")
-            shutil.rmtree(final, ignore_errors=True)
-            job.path.rename(final)
-            for old in self._shown()[self._keep :]:
-                shutil.rmtree(old, ignore_errors=True)
-        return final
+    async def _from_nothing(self, target: Manifest, cause: SnapshotError) -> chain.Payload:
+        """The newest full file and the deltas after it. Raises `cause` where that cannot be had either."""
+        try:
+            found = await self._chain(target, -1, {})
+            return chain.payload_of({m.version: m for m in found}, target.version)
+        except SnapshotError:
+            raise cause from None
 
-    def _shown(self) -> list[Path]:
-        """Whole snapshots on this disk, the last one fetched first."""
-        found = [path for path in self._directory.glob("version-*") if path.is_dir()]
-        return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
-
-    def _path(self, manifest: Manifest) -> Path:
-        # the weights belong to the name: a resumed run makes a version anew, with other weights
-        return self._directory / f"version-{manifest.version:08d}-{manifest.weights[:16]}"
-
-    # ---- network ---------------------------------------------------------------------------------
-
-    async def _download(self, job: Job) -> None:
-        patience = Patience(
-            f"fetching snapshot {job.manifest.version} from {self._client.url}", self._give_up_s
-        )
-        queue = list(reversed(job.waiting))
-
-        async def stream() -> None:
-            while queue:
-                await self._fetch_chunk(job, queue.pop(), patience)
-
-        async with _first_error(), asyncio.TaskGroup() as group:
-            for _ in range(min(self._streams, len(queue))):
-                group.create_task(stream())
-
-    async def _fetch_chunk(self, job: Job, chunk: Chunk, patience: Patience) -> None:
-        for _ in range(TRIES):
-            data = await self._fetch_bytes(job, chunk, patience)
-            if await asyncio.to_thread(has_digest, data, chunk):
-                await asyncio.to_thread(place, job, chunk, data)
-                return
-        raise SnapshotError(
-            f"chunk {chunk.digest} of snapshot {job.manifest.version} from {self._client.url} has the wrong "
-            "SHA-256; nothing was applied"
-        )
-
-    def _wrong_length(self, job: Job, chunk: Chunk, what: str) -> SnapshotError:
-        return SnapshotError(
-            f"chunk {chunk.digest} of snapshot {job.manifest.version} from {self._client.url} {what}; "
-            "nothing was applied"
-        )
-
-    async def _fetch_bytes(self, job: Job, chunk: Chunk, patience: Patience) -> bytearray:
-        """All bytes of the chunk; an attempt goes on where the one before broke off."""
-        data = bytearray()
-        while len(data) < chunk.size:
-            had = len(data)
+    async def _chain(self, target: Manifest, parent: int, held: dict[int, set[str]]) -> list[Manifest]:
+        """Manifests from the target back: to `parent`, else to a full file or to the last that may help."""
+        found, oldest = [target], min(held, default=target.version)
+        while len(found) < LONGEST_CHAIN:
+            last = found[-1]
+            if last.delta is None or last.parent == parent >= 0:
+                break
+            if parent < 0 and not self._goes_on(found, held, oldest):
+                break
             try:
-                async with self._client.chunk(chunk.digest, had) as pieces:
-                    async for piece in pieces:
-                        data += piece
-                        job.bytes += len(piece)
-                        if len(data) > chunk.size:
-                            raise self._wrong_length(job, chunk, f"is longer than {chunk.size} bytes")
-                if len(data) < chunk.size:
-                    raise Broken("the answer was cut short")
+                before = await self._manifest(last.parent)
             except Refused as refused:
-                if refused.status == 416:
-                    raise self._wrong_length(job, chunk, f"has {had} bytes, not {chunk.size}") from refused
+                log.info("the chain of version %d ends at %d: %s", target.version, last.version, refused)
+                break
+            if not chain.follows(last, before):
                 raise SnapshotError(
-                    f"snapshot {job.manifest.version} is no longer served: {refused}"
-                ) from refused
-            except Broken as broken:
-                if len(data) > had:
-                    patience.progress()
-                await patience.failed(str(broken))
-        patience.progress()
-        return data
+                    f"version {last.version} is a delta against other weights than those of {before.version}"
+                )
+            found.append(before)
+        return found
 
-
-@asynccontextmanager
-async def _first_error() -> AsyncIterator[None]:
-    """The first error of a task group instead of the group."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+    @staticmethod
+    def _goes_on(found: list[Manifest], held: dict[int, set[str]], oldest: int) -> bool:
+        """Whether a manifest before these may lead to a smaller payload."""
+        best = chain.cheapest(found, held)
+        if best is None:
+            return True
+        deltas = sum(m.delta.size for m in found if m.delta is not None)
+        return best.base is not None and oldest < found[-1].parent and deltas < best.bytes

@@ -64,7 +64,7 @@ class _Routes:
 
     def __init__(self, app: FastAPI, coordinator: Coordinator, door: Door, uplink: Shaper | None) -> None:
         self._app, self._coordinator, self._door, self._uplink = app, coordinator, door, uplink
-        self._manifest: tuple[m.Manifest | None, bytes] = (None, b"")
+        self._manifest: tuple[m.SignedManifest | None, bytes] = (None, b"")
 
     def add(self) -> None:
         """Register them all."""
@@ -73,7 +73,7 @@ class _Routes:
         self._post("/v1/rollouts", m.Upload, m.UploadReply, self.rollouts)
         self._post("/v1/reports", m.Reports, m.Done, self.reports)
         self._post("/v1/leave", m.Leave, m.Done, self.leave)
-        self._get("/v1/snapshots/{version}", self.manifest, {200: {"model": m.Manifest}}, True)
+        self._get("/v1/snapshots/{version}", self.manifest, {200: {"model": m.SignedManifest}}, True)
         binary: dict[str, Any] = {"content": {"application/octet-stream": {}}}
         self._get("/v1/chunks/{digest}", self.chunk, {200: binary, 206: binary}, True)
         self._get("/metrics", self.metrics, {200: {"content": {"text/plain": {}}}}, False)
@@ -131,8 +131,11 @@ class _Routes:
         """The bytes of a chunk; a Range header resumes."""
         digest = request.path_params["digest"]
         if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-            raise Refusal(422, "malformed", f"digest is {digest[:70]!r}; give a SHA-256 in lower-case hex")
-        return chunk_reply(self._coordinator.chunk(digest), request.headers.get("range"), self._uplink)
+            raise Refusal(422, "malformed", f"digest is {digest[:70]!r}; give one in lower-case hex")
+        place = request.query_params.get("place", "0")
+        order = float(place) if place.isascii() and place.isdigit() and len(place) < 10 else 0.0
+        path = self._coordinator.chunk(digest)
+        return chunk_reply(path, request.headers.get("range"), self._uplink, order)
 
     async def metrics(self, _request: Request) -> Response:
         return Response(self._coordinator.metrics(), media_type="text/plain; version=0.0.4")

@@ -7,6 +7,8 @@ the server can hold one `Shaper` for the learner's uplink. Rates are of the byte
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -51,16 +53,51 @@ class Shaper:
         self._start_s = clock() if start_s is None else start_s
         self._free_s = self._now()
         self._tokens_bits = bucket.bucket_bits if bucket else 0.0
+        self._arrivals = itertools.count()
+        self._queue: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._serving = False
+
+    def restart(self) -> None:
+        """Begin the trace anew, at run time 0 and with nothing in the queue."""
+        self._start_s, self._free_s = self._clock(), 0.0
 
     def rate_bps(self, t_s: float) -> float:
         """What the trace says of run time `t_s`, without the bucket."""
         return self._level_bps * (self._shape.at(t_s) if self._shape else 1.0)
 
-    async def take(self, n_bytes: int) -> None:
-        """Wait until `n_bytes` more have passed. Ends when the trace lets them, however long an outage."""
-        until_s = self.reserve(n_bytes)
-        if (wait_s := until_s - self._now()) > 0:
-            await self._sleep(wait_s)
+    async def take(self, n_bytes: int, order: float = 0.0) -> None:
+        """Wait until `n_bytes` more have passed. Ends when the trace lets them, however long an outage.
+
+        Of those that wait, the lowest `order` is served first: a sender keeps to the order of its plan.
+        """
+        if self._serving:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._queue, (order, next(self._arrivals), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()
+                raise
+        self._serving = True
+        try:
+            if (wait_s := self.delay_s(n_bytes)) > 0:
+                await self._sleep(wait_s)
+        finally:
+            self._next()
+
+    def delay_s(self, n_bytes: int) -> float:
+        """Reserve `n_bytes`; returns for how long from now the link is busy with them."""
+        return self.reserve(n_bytes) - self._now()
+
+    def _next(self) -> None:
+        """Give the turn to the first of those that wait."""
+        while self._queue:
+            turn = heapq.heappop(self._queue)[2]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._serving = False
 
     def reserve(self, n_bytes: int) -> float:
         """Put bytes in the queue; returns the run time at which the last of them has passed."""
@@ -107,7 +144,8 @@ class ShapedLink:
         if self.rtt_s > 0:
             await asyncio.sleep(self.rtt_s)
         if self.up is not None and n_bytes:
-            await self.up.take(n_bytes)
+            # before any chunk that this machine passes on: rollouts must not wait for snapshots
+            await self.up.take(n_bytes, -1.0)
 
     async def receive(self, n_bytes: int) -> None:
         """A piece of an answer comes in."""

@@ -1,4 +1,4 @@
-"""Chunks on disk under their SHA-256: written atomically, reused, thrown away when nobody holds them.
+"""Chunks on disk under their digest: written atomically, reused, thrown away when nobody holds them.
 
 A chunk file either has all its bytes or does not exist, so whoever finds one may serve it.
 Owned by a snapshot store.
@@ -6,16 +6,16 @@ Owned by a snapshot store.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from echo2.errors import UserError
+from echo2.runtime.transport.digests import digest_of
 from echo2.runtime.transport.messages import Chunk
 
 Bytes = bytes | bytearray | memoryview
@@ -31,13 +31,14 @@ class ChunkStore:
         self.directory = directory
         self._lock = threading.Lock()
         self._held: Counter[Chunk] = Counter()
+        self._sure: set[str] = set()
         with explained(directory):
             directory.mkdir(parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
         """Where a chunk lies or would lie. Raises ValueError for what is no digest."""
         if not _DIGEST.fullmatch(digest):
-            raise ValueError(f"{digest[:80]!r} is not a SHA-256 in hexadecimal")
+            raise ValueError(f"{digest[:80]!r} is not a digest in hexadecimal")
         return self.directory / digest[:2] / digest
 
     def has(self, chunk: Chunk) -> bool:
@@ -48,17 +49,32 @@ class ChunkStore:
             return False
 
     def put(self, data: Bytes) -> Chunk:
-        """Keep bytes under their SHA-256, and hold the chunk once. Raises OSError (disk full)."""
+        """Keep bytes under their digest, and hold the chunk once. Raises OSError (disk full)."""
         view = memoryview(data).cast("B")
-        chunk = Chunk(digest=hashlib.sha256(view).hexdigest(), size=len(view))
+        chunk = Chunk(digest=digest_of(view), size=len(view))
         self.hold([chunk])
         try:
-            if not self.has(chunk):
+            if not self._is_sure(chunk):
                 write_whole(self.path(chunk.digest), view)
+                self._sure.add(chunk.digest)
         except BaseException:
             self.release([chunk])
             raise
         return chunk
+
+    def _is_sure(self, chunk: Chunk) -> bool:
+        """Whether the chunk is there with the right bytes.
+
+        A file of an earlier life is read once: after a power failure it may have its size and not its bytes.
+        """
+        if not self.has(chunk):
+            return False
+        if chunk.digest not in self._sure:
+            data = self.path(chunk.digest).read_bytes()
+            if digest_of(data) != chunk.digest:
+                return False
+            self._sure.add(chunk.digest)
+        return True
 
     def hold(self, chunks: Iterable[Chunk]) -> None:
         """Keep chunks until they are released as often as they were held."""
@@ -74,6 +90,7 @@ class ChunkStore:
                 self._held[chunk] -= 1
                 if self._held[chunk] <= 0:
                     del self._held[chunk]
+                    self._sure.discard(chunk.digest)
                     self.path(chunk.digest).unlink(missing_ok=True)
 
     def bytes_held(self) -> int:
@@ -103,21 +120,29 @@ def write_whole(path: Path, data: Bytes) -> None:
         raise
 
 
-def cut(pieces: Iterable[Bytes], size: int) -> Iterator[memoryview]:
-    """The bytes of all pieces, in order, cut at every `size`; a view is valid until the next is asked for."""
-    held = bytearray(size)
-    at = 0
+def cut(pieces: Iterable[Bytes], size: int | Callable[[int], int]) -> Iterator[memoryview]:
+    """The bytes of all pieces, in order, cut at every `size`; good for as long as nobody changes a piece.
+
+    `size` may be a rule: bytes cut so far -> bytes of the next part. A part that lies in one piece is not
+    copied.
+    """
+    rule = size if callable(size) else (lambda _: size)
+    done, most = 0, rule(0)
+    held = bytearray()
     for piece in pieces:
         view = memoryview(piece).cast("B")
         while view:
-            step = min(size - at, len(view))
-            held[at : at + step] = view[:step]
-            at, view = at + step, view[step:]
-            if at == size:
-                yield memoryview(held)
-                at = 0
-    if at:
-        yield memoryview(held)[:at]
+            step = min(most - len(held), len(view))
+            whole = step == most
+            if not whole:
+                held += view[:step]
+            if whole or len(held) == most:
+                yield view[:step] if whole else memoryview(held)
+                done, held = done + most, bytearray()
+                most = rule(done)
+            view = view[step:]
+    if held:
+        yield memoryview(held)
 
 
 @contextmanager

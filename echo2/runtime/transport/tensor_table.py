@@ -1,20 +1,23 @@
 """The table of tensors in safetensors bytes: read, hashed and written without torch.
 
-Called by the snapshot store (writes) and the receiver (verifies). The format: 8 bytes little-endian length,
-a JSON header, the tensors' bytes without gaps (safetensors format specification).
+Called by the snapshot store (writes) and the receiver (lays out, verifies). The format: 8 bytes little-endian
+length, a JSON header, the tensors' bytes without gaps (safetensors format specification).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
 from echo2.errors import UserError
+from echo2.runtime.transport.digests import digest_of_all
 from echo2.runtime.transport.messages import MAX_TENSORS, TensorEntry
 
 HEADER_LIMIT = 100_000_000
@@ -28,7 +31,10 @@ ITEM_BYTES = {
 }
 """Bytes of one value by dtype as safetensors spells it."""
 
-_READ_BYTES = 4 << 20
+HASH_THREADS = min(8, os.cpu_count() or 1)
+"""Tensors hashed at once: hashing of large buffers runs outside the interpreter's lock."""
+
+_READ_BYTES = 1 << 20
 
 
 def entry_bytes(entry: TensorEntry) -> int:
@@ -45,6 +51,22 @@ def weights_digest_of(entries: Iterable[TensorEntry]) -> str:
     return digest.hexdigest()
 
 
+def layout_of(entries: Iterable[TensorEntry]) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """The one way we lay a file out: its first bytes, and (offset, bytes) of each tensor, in order.
+
+    Widest values first, then by name: that keeps every tensor aligned without gaps, which the format does
+    not allow. Whoever makes the same tensors makes the same bytes.
+    """
+    order = sorted(entries, key=lambda e: (-_item_bytes(e.dtype, e.name), e.name))
+    head = header_of([(e.name, e.dtype, e.shape, entry_bytes(e)) for e in order])
+    places, at = {}, len(head)
+    for entry in order:
+        size = entry_bytes(entry)
+        places[entry.name] = (at, size)
+        at += size
+    return head, places
+
+
 def header_of(tensors: Sequence[tuple[str, str, Sequence[int], int]]) -> bytes:
     """The first bytes of a file that holds (name, dtype, shape, bytes) in this order, padded to 8 bytes."""
     table: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -57,18 +79,31 @@ def header_of(tensors: Sequence[tuple[str, str, Sequence[int], int]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def read_entries(file: Path) -> tuple[TensorEntry, ...]:
-    """Every tensor of a safetensors file with the SHA-256 of its bytes, by name. Raises UserError."""
+def read_entries(file: Path, threads: int = HASH_THREADS) -> tuple[TensorEntry, ...]:
+    """Every tensor of a safetensors file with the digest of its bytes, by name. Raises UserError."""
     try:
         with file.open("rb") as stream:
-            places = _places(stream, file.stat().st_size)
-            return tuple(
-                TensorEntry(name=name, dtype=dtype, shape=shape, digest=_hash(stream, start, end - start))
-                for name, (dtype, shape, start, end) in sorted(places.items())
-            )
+            places = sorted(_places(stream, file.stat().st_size).items())
+
+        def entry(place: tuple[str, tuple[str, tuple[int, ...], int, int]]) -> TensorEntry:
+            name, (dtype, shape, start, end) = place
+            return TensorEntry(name=name, dtype=dtype, shape=shape, digest=_hash(file, start, end - start))
+
+        with ThreadPoolExecutor(threads) as pool:
+            return tuple(pool.map(entry, places))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{file.name} is not a whole safetensors file ({reason}); write it again") from error
+
+
+def places_in(file: Path) -> dict[str, tuple[int, int]]:
+    """(offset in the file, bytes) of each tensor of a safetensors file. Raises UserError."""
+    try:
+        with file.open("rb") as stream:
+            found = _places(stream, file.stat().st_size)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{file.name} is not a whole safetensors file ({error}); write it again") from error
+    return {name: (start, end - start) for name, (_, _, start, end) in found.items()}
 
 
 def read_all_entries(path: Path) -> tuple[TensorEntry, ...]:
@@ -113,16 +148,19 @@ def _places(stream: BinaryIO, size: int) -> Mapping[str, tuple[str, tuple[int, .
     return places
 
 
-def _hash(stream: BinaryIO, start: int, size: int) -> str:
-    digest = hashlib.sha256()
-    stream.seek(start)
+def _hash(file: Path, start: int, size: int) -> str:
+    with file.open("rb") as stream:
+        stream.seek(start)
+        return digest_of_all(_read(stream, size))
+
+
+def _read(stream: BinaryIO, size: int) -> Iterator[bytes]:
     while size > 0:
         piece = stream.read(min(size, _READ_BYTES))
         if not piece:
             raise ValueError("the file is cut short")
-        digest.update(piece)
+        yield piece
         size -= len(piece)
-    return digest.hexdigest()
 
 
 def _values(shape: Sequence[int]) -> int:

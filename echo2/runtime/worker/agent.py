@@ -22,6 +22,7 @@ from echo2.runtime.worker.keeper import START_S, STOP_S, Keeper
 from echo2.runtime.worker.mail import flush, send_reports, send_rollouts
 from echo2.runtime.worker.measure import RateMeter
 from echo2.runtime.worker.outbox import LIMIT_BYTES, Outbox
+from echo2.runtime.worker.peers import Peers
 from echo2.runtime.worker.reports import ReportQueue
 from echo2.runtime.worker.session import GIVE_UP_S, Learner, Session
 from echo2.runtime.worker.swaps import FETCH_S, SWAP_S, Receiver, Swaps
@@ -62,14 +63,20 @@ class Agent:
         hello: m.Hello,
         limits: AgentLimits = DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
+        peers: Peers | None = None,
     ) -> None:
-        self._clock, self._limits = clock, limits
+        """`peers`: what takes routes and passes chunks on; without, all comes from the learner."""
+        self._clock, self._limits, self._peers = clock, limits, peers
         self._session = Session(learner, hello, self._welcomed, limits.give_up_s, clock)
         self._outbox = Outbox(limits.outbox_bytes)
         self._reports = ReportQueue()
         self._keeper = Keeper(make, limits.start_s, limits.stop_s)
         self._groups = Groups(self._outbox, self._reports.put, self._engine_died)
-        self._swaps = Swaps(receiver, self._reports.put, self._engine_died, limits.fetch_s, limits.swap_s)
+        self._swaps = Swaps(
+            receiver, self._reports.put, self._engine_died, limits.fetch_s, limits.swap_s, peers
+        )
+        if peers is not None:
+            peers.report_to(lambda report: self._reports.put(self._incarnation, report))
         self._run_id = ""
         self._incarnation = 0
         self._acked = 0
@@ -154,7 +161,7 @@ class Agent:
             report = m.GroupFailed(group_id=order.group_id, cause="this worker's engine does not run")
             self._reports.put(self._incarnation, report)
         else:
-            self._groups.start(held.engine, order, self._incarnation)
+            self._groups.start(held.engine, order, self._incarnation, held.order.model)
 
     def _fetch(self, order: m.Fetch) -> None:
         held = self._keeper.held
@@ -162,7 +169,7 @@ class Agent:
             report = m.Failed(version=order.version, cause="this worker's engine does not run")
             self._reports.put(self._incarnation, report)
         else:
-            self._swaps.fetch(held, order.version, self._incarnation)
+            self._swaps.fetch(held, order, self._incarnation)
 
     # ---- the engine's life -----------------------------------------------------------------------
 
@@ -226,6 +233,8 @@ class Agent:
     def _welcomed(self, welcome: m.Welcome) -> None:
         """A new lease numbers its orders from 1; a new run has no use for anything of the old one."""
         self._acked = 0
+        if self._peers is not None:
+            self._peers.welcomed(welcome)
         if self._run_id not in ("", welcome.run_id):
             dropped = self._outbox.clear() + self._reports.clear()
             log.warning("another run: %d rollouts and reports of %s dropped", dropped, self._run_id)

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING
 from echo2.errors import UserError
 from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.client import Client
+from echo2.runtime.transport.gather import Gatherer
 from echo2.runtime.transport.receive import SnapshotReceiver
 from echo2.runtime.transport.shaping import UNSHAPED, ShapedLink
+from echo2.runtime.transport.shelf import Shelf
 from echo2.runtime.worker.agent import Agent, AgentLimits
 from echo2.runtime.worker.engines import SimulatedProfile, check_engine, make_engine
+from echo2.runtime.worker.peers import Peers, RelaySettings, made_relay, relay_url
 
 if TYPE_CHECKING:
     from echo2.runtime.rollout.openai_engine import EndpointSettings
@@ -42,7 +45,8 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """One worker process. `work_dir` None: a temporary one, removed at the end."""
+    """One worker process. `work_dir` None: a temporary one, removed at the end. `run_key`: the only key
+    whose manifests are believed; "": the one that the learner names first."""
 
     url: str
     token: str
@@ -52,6 +56,8 @@ class WorkerSettings:
     worker_id: str | None = None
     work_dir: Path | None = None
     ca: Path | None = None
+    run_key: str = ""
+    relay: RelaySettings = field(default_factory=RelaySettings)
     link: LinkSettings = field(default_factory=LinkSettings)
     limits: AgentLimits = field(default_factory=AgentLimits)
     profile: SimulatedProfile = field(default_factory=SimulatedProfile)
@@ -62,19 +68,27 @@ class WorkerSettings:
 async def opened(settings: WorkerSettings) -> AsyncIterator[Agent]:
     """An agent ready to run, its connections and directory closed afterwards. Raises UserError."""
     check_engine(settings.engine)
-    hello = _hello(settings)
+    hello, link = _hello(settings), shaped(settings.link)
     with _directory(settings.work_dir) as directory:
         give_up_s = min(CALL_GIVE_UP_S, settings.limits.give_up_s)
-        client = Client(settings.url, settings.token, settings.ca, give_up_s, shaped(settings.link))
+        client = Client(settings.url, settings.token, settings.ca, give_up_s, link, settings.run_key)
+        shelf, gatherer = Shelf(), Gatherer(client, settings.token, link)
+        relay, host = made_relay(settings.relay, shelf, settings.token, settings.url, link)
         try:
+            if relay is not None:
+                await relay.start()
+                hello = hello.model_copy(update={"relay_url": relay_url(host, relay.port)})
             yield Agent(
                 client,
-                SnapshotReceiver(client, directory / "snapshots"),
+                SnapshotReceiver(client, directory / "snapshots", gatherer=gatherer, shelf=shelf),
                 partial(make_engine, settings.engine, profile=settings.profile, endpoint=settings.endpoint),
                 hello,
                 settings.limits,
+                peers=Peers(gatherer, relay),
             )
         finally:
+            if relay is not None:
+                await relay.stop()
             await client.close()
 
 

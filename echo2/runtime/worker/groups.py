@@ -1,7 +1,8 @@
 """The groups a worker generates: each a task that streams its finished rollouts into the outbox.
 
-Called by the agent. A group that cannot be completed is reported; an engine that cannot go on is handed to
-`died`, once for every group it takes with it.
+Called by the agent. A group of a task of several turns is played here, with the environment of `stage`. A
+group that cannot be completed is reported; an engine that cannot go on is handed to `died`, once for every
+group it takes with it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -20,6 +22,7 @@ from echo2.runtime.rollout.request import GeneratedRollout, GroupRequest, Sampli
 from echo2.runtime.transport import messages as m
 from echo2.runtime.worker.measure import RateMeter
 from echo2.runtime.worker.outbox import Outbox
+from echo2.runtime.worker.stage import Stage
 
 log = logging.getLogger("echo2.worker")
 
@@ -37,17 +40,21 @@ class Groups:
     def __init__(self, outbox: Outbox, tell: Tell, died: Died) -> None:
         self._outbox, self._tell, self._died = outbox, tell, died
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._stage = Stage()
         self.meter: RateMeter | None = None
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, engine: Engine, order: m.Generate, incarnation: int) -> None:
-        """Begin a group. One that runs under its id is what was asked for already: nothing happens."""
+    def start(self, engine: Engine, order: m.Generate, incarnation: int, model: Path) -> None:
+        """Begin a group. One that runs under its id is what was asked for already: nothing happens.
+
+        `model` is the engine's model directory, where the tokenizer for several turns is.
+        """
         if order.group_id in self._tasks:
             log.debug("group %d is running already", order.group_id)
             return
-        work = self._run(engine, order, incarnation)
+        work = self._run(engine, order, incarnation, model)
         task = asyncio.create_task(work, name=f"echo2-group-{order.group_id}")
         self._tasks[order.group_id] = task
         task.add_done_callback(lambda done: self._ended(order.group_id, done))
@@ -71,9 +78,9 @@ class Groups:
         if self._tasks.get(group_id) is task:
             del self._tasks[group_id]
 
-    async def _run(self, engine: Engine, order: m.Generate, incarnation: int) -> None:
+    async def _run(self, engine: Engine, order: m.Generate, incarnation: int, model: Path) -> None:
         try:
-            await self._generate(engine, order, incarnation)
+            await self._generate(engine, order, incarnation, model)
         except (UserError, _UnusableError) as error:
             log.warning("group %d failed: %s", order.group_id, error)
             self._outbox.forget_group(order.group_id)
@@ -81,19 +88,20 @@ class Groups:
         except Exception as error:  # EngineError, or a defect of the engine: neither can go on
             self._died(engine, cause_of(error))
 
-    async def _generate(self, engine: Engine, order: m.Generate, incarnation: int) -> None:
+    async def _generate(self, engine: Engine, order: m.Generate, incarnation: int, model: Path) -> None:
         meter, left = self.meter, order.rollouts
         request = request_of(order)
+        source = engine if order.play is None else await self._stage.on(engine, order, model)
         await self._outbox.room()
         if meter is not None:
             meter.began(left)
         try:
-            async with aclosing(engine.generate(request)) as stream:
+            async with aclosing(source.generate(request)) as stream:
                 async for rollout in stream:
                     if rollout.finish_reason == "abort":
                         raise _UnusableError(f"rollout {rollout.index} was cut short by a swap of weights")
                     left -= 1
-                    rate = meter.finished(len(rollout.token_ids)) if meter is not None else None
+                    rate = meter.finished(rollout.generated) if meter is not None else None
                     if rate is not None:
                         log.info("%.2f rollouts/s, %.0f tokens/s", rate.rollouts_per_s, rate.tokens_per_s)
                         self._tell(incarnation, rate)
@@ -125,6 +133,7 @@ def wire_of(rollout: GeneratedRollout) -> m.WireRollout:
         "logprobs": rollout.logprobs,
         "segments": [m.WireSegment(start=s.start, version=s.version) for s in rollout.segments],
         "finish_reason": rollout.finish_reason,
+        "environment": [m.WireSpan(start=s.start, end=s.end) for s in rollout.environment],
     }
     try:
         return m.WireRollout.model_validate(fields)

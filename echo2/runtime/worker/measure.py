@@ -13,6 +13,8 @@ EVERY_S = 10.0
 """Full seconds in a window, and the least time between two reports."""
 LEAST_ROLLOUTS = 16
 CHANGE = 0.1
+TOGETHER_S = 0.05
+"""Rollouts that end so soon after the first ended in the full time too: engines end whole groups at once."""
 LEAST_BYTES = 64 << 10
 """A smaller transfer measures latency, not rate."""
 
@@ -29,7 +31,8 @@ class RateMeter:
         self._taken = 0
         self._skip = slots
         self._since_s: float | None = None  # when the running full span was last accounted
-        self._full_s = 0.0
+        self._until_s = float("-inf")  # an ending up to then still belongs to the full span before it
+        self._full_s = self._open_s = 0.0  # full time with its ends, and since the last end
         self._rollouts = self._tokens = 0
         self._told: Rate | None = None
 
@@ -52,7 +55,13 @@ class RateMeter:
 
     def finished(self, tokens: int) -> Rate | None:
         """One rollout has ended; a rate when there is a new one to report."""
-        full = self._account()
+        # a window ends before the full span that this one ends: the others of its group come with it
+        rate = self._window() if self._since_s is not None else None
+        if self._account():
+            self._until_s = self._clock() + TOGETHER_S
+        full = self._clock() <= self._until_s
+        self._full_s += self._open_s
+        self._open_s = 0.0
         self._taken -= 1
         if self._skip:
             self._skip -= 1
@@ -61,13 +70,13 @@ class RateMeter:
             self._rollouts += 1
             self._tokens += tokens
         self._restart()
-        return self._window()
+        return rate
 
     def _account(self) -> bool:
         """Add the full span up to now; whether all slots were taken."""
         full = self._since_s is not None
         if self._since_s is not None:
-            self._full_s += self._clock() - self._since_s
+            self._open_s += self._clock() - self._since_s
             self._since_s = None
         return full
 
@@ -90,11 +99,17 @@ class RateMeter:
         return rate
 
 
-def link_of(transferred: int, transfer_s: float) -> Link | None:
-    """The downlink a transfer of so many bytes has shown; None when it was too small to tell."""
-    if transferred < LEAST_BYTES or transfer_s <= 0:
+def link_of(transferred: int, transfer_s: float, uplink_bps: float = 0.0) -> Link | None:
+    """What a transfer of so many bytes has shown of the links; None when it was too small to tell.
+
+    Of the downlink it shows a lower bound: what came may have been held back by the plan, by those who sent
+    it or on the way, which this end cannot tell apart (ours). `uplink_bps` is the relay's reading, taken
+    only while the uplink was the limit (see `transport.uplink`).
+    """
+    downlink_bps = 8 * transferred / transfer_s if transferred >= LEAST_BYTES and transfer_s > 0 else 0.0
+    if not (downlink_bps or uplink_bps):
         return None
-    return Link(downlink_bps=8 * transferred / transfer_s)
+    return Link(downlink_bps=downlink_bps, uplink_bps=uplink_bps, uplink_limited=uplink_bps > 0)
 
 
 def _differs(rate: float, told: float) -> bool:

@@ -18,6 +18,7 @@ from echo2.runtime.transport import messages as m
 from echo2.runtime.worker.groups import Died, Tell, cause_of
 from echo2.runtime.worker.keeper import Held
 from echo2.runtime.worker.measure import link_of
+from echo2.runtime.worker.peers import Peers
 
 log = logging.getLogger("echo2.worker")
 
@@ -43,7 +44,7 @@ class Received(Protocol):
 class Receiver(Protocol):
     """Fetches a snapshot, whole and verified or not at all. Cancelling leaves nothing behind."""
 
-    async def fetch(self, version: int) -> Received: ...
+    async def fetch(self, version: int, parent: int = -1, route: m.Route | None = None) -> Received: ...
 
 
 class Swaps:
@@ -56,20 +57,27 @@ class Swaps:
         died: Died,
         fetch_s: float = FETCH_S,
         swap_s: float = SWAP_S,
+        peers: Peers | None = None,
     ) -> None:
         self._receiver, self._tell, self._died = receiver, tell, died
-        self._fetch_s, self._swap_s = fetch_s, swap_s
+        self._fetch_s, self._swap_s, self._peers = fetch_s, swap_s, peers
         self._download: tuple[int, asyncio.Task[None]] | None = None
         self._swapping: dict[int, asyncio.Task[None]] = {}
 
-    def fetch(self, held: Held, version: int, incarnation: int) -> None:
-        """Begin to fetch `version`. What is being fetched already goes on; anything else is given up."""
-        if version in self._swapping or (self._download is not None and self._download[0] == version):
+    def fetch(self, held: Held, order: m.Fetch, incarnation: int) -> None:
+        """Begin to fetch a version. One that is on its way goes on, along the route that the order gives;
+        any other is given up."""
+        version = order.version
+        if version in self._swapping:
+            return None
+        if self._download is not None and self._download[0] == version:
+            if self._peers is not None:
+                self._peers.follow(version, order.route)
             return None
         if version <= held.engine.version:
             return self._needless(held, version, incarnation)
         self.cancel()
-        task = asyncio.create_task(self._fetch(held, version, incarnation), name=f"echo2-fetch-{version}")
+        task = asyncio.create_task(self._fetch(held, order, incarnation), name=f"echo2-fetch-{version}")
         self._download = (version, task)
         task.add_done_callback(self._downloaded)
         return None
@@ -100,11 +108,11 @@ class Swaps:
             for task in late:
                 task.cancel()
 
-    async def receive(self, version: int) -> Received:
+    async def receive(self, version: int, parent: int = -1, route: m.Route | None = None) -> Received:
         """A verified snapshot, within the deadline. Raises UserError."""
         try:
             async with asyncio.timeout(self._fetch_s):
-                return await self._receiver.fetch(version)
+                return await self._receiver.fetch(version, parent, route)
         except TimeoutError:
             raise UserError(f"the snapshot did not come within {self._fetch_s:g} s") from None
         except OSError as error:
@@ -132,13 +140,15 @@ class Swaps:
         if self._download is not None and self._download[1] is task:
             self._download = None
 
-    async def _fetch(self, held: Held, version: int, incarnation: int) -> None:
+    async def _fetch(self, held: Held, order: m.Fetch, incarnation: int) -> None:
+        version = order.version
         try:
-            received = await self.receive(version)
+            received = await self.receive(version, order.parent, order.route)
         except Exception as error:
             self._failed(version, incarnation, error)
             return
-        if (link := link_of(received.bytes, received.transfer_s)) is not None:
+        uplink_bps = self._peers.uplink_bps() if self._peers is not None else 0.0
+        if (link := link_of(received.bytes, received.transfer_s, uplink_bps)) is not None:
             self._tell(incarnation, link)
         self._see_through(version, self._swap(held, received, incarnation))
 

@@ -1,0 +1,55 @@
+"""Plans as routes: from whom each worker takes each chunk, for the orders that carry a broadcast out.
+
+Called by `snapshots`. It decides nothing: who takes what from whom is `policy.broadcast.sources_of`, which
+the simulator uses too. A relay that nobody can reach just now is treated as gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from echo2.policy.broadcast import BroadcastPlan
+from echo2.policy.broadcast.schedule import sources_of, with_chunks
+from echo2.runtime.transport import messages as m
+
+UrlOf = Callable[[str], str]
+"""The address of a worker's relay; "" where it has none or is not there."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A broadcast on its way: `parent` and `chunks` of its payload, whose chunks the plan's turns count."""
+
+    version: int
+    parent: int
+    plan: BroadcastPlan
+    chunks: int
+
+
+def course_of(version: int, parent: int, plan: BroadcastPlan, chunks: int) -> Course:
+    """The plan as it is carried out for a payload of so many chunks."""
+    return Course(version, parent, with_chunks(plan, max(1, chunks)), chunks)
+
+
+def route_along(course: Course, worker_id: str, without: Collection[str], url_of: UrlOf) -> m.Route:
+    """A worker's route along a broadcast that does without some relays."""
+    away = {name for name in course.plan.order if not url_of(name)}
+    names = sources_of(course.plan, worker_id, max(1, course.chunks), away | set(without))
+    expected_s = course.plan.receiver_s[course.plan.order.index(worker_id)]
+    return _route(names, expected_s, url_of)
+
+
+def route_from(source_id: str, url_of: UrlOf) -> m.Route | None:
+    """Everything from one holder; None (the learner) where it is that, or nobody reaches the holder."""
+    if source_id == m.LEARNER or not url_of(source_id):
+        return None
+    return _route((source_id,), 0.0, url_of)
+
+
+def _route(names: Sequence[str], expected_s: float, url_of: UrlOf) -> m.Route:
+    known = list(dict.fromkeys(names))
+    number = {name: i for i, name in enumerate(known)}
+    sources = tuple(m.Source(worker_id=n, url="" if n == m.LEARNER else url_of(n)) for n in known)
+    turns = tuple(number[name] for name in names) if len(known) > 1 else (0,)
+    return m.Route(sources=sources, turns=turns, expected_s=expected_s)
