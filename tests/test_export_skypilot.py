@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -21,6 +22,8 @@ from echo2.export.yaml_text import dumps
 yaml = pytest.importorskip("yaml", reason="PyYAML reads the tasks back here: pip install pyyaml")
 ROOT = Path(__file__).resolve().parent.parent
 MIXED = ROOT / "experiments" / "qwen3-8b-mixed-spot.toml"
+TREE = ["--set", 'policy.topologies=["tree"]']
+ENGINE = "vllm"
 NAMED = SMALL.replace("[model]", '[model]\nname = "Qwen3-8B"')
 
 
@@ -52,7 +55,7 @@ def test_each_kind_of_the_plan_has_a_task(echo2: CommandLine) -> None:
         "infra": "aws/us-east-1",
         "accelerators": {"H200": 4},
         "use_spot": False,
-        "disk_size": 200,
+        "disk_size": 610,  # 200, and 25 snapshots of 16.4 GB: 3 checkpoints of 7, 4 of its own
         "ports": [8123],
     }
     pools = {pool.name: pool for pool in load(MIXED).config.pool}
@@ -135,6 +138,43 @@ def test_warnings_say_what_differs_from_the_plan(echo2: CommandLine) -> None:
     _, _, err = echo2("export", "skypilot", echo2.config, "--out", echo2.folder / "sky")
     assert "pool.a: SkyPilot does not know salad" in err and "train.tls_cert is not set" in err
     assert "SkyPilot does not know salad" in (echo2.folder / "sky" / "worker-a.yaml").read_text()
+
+
+def test_a_plan_with_relays_says_that_no_port_is_open(echo2: CommandLine) -> None:
+    """Where workers are to pass snapshots on, it is said that they may not reach each other."""
+    _, _, err = echo2("export", "skypilot", MIXED, "--out", echo2.folder / "relays", *TREE)
+    assert "broadcast: the plan (tree)" in err and "--relay-host" in err
+    star = ["--set", 'policy.topologies=["star"]']
+    _, _, err = echo2("export", "skypilot", MIXED, "--out", echo2.folder / "star", *star)
+    assert "broadcast" not in err
+
+
+@pytest.mark.parametrize(("key", "option"), [("", ""), ("ab12", " --run-key ab12")])
+def test_workers_join_without_a_key_or_with_the_one_given(echo2: CommandLine, key: str, option: str) -> None:
+    """The task names no key; one in ECHO2_RUN_KEY is pinned, and the script hands it on and says how."""
+    task = exported(echo2, echo2.config)["worker-a"]
+    line = task["run"].splitlines()[-1].replace("exec echo2", "echo")
+    done = subprocess.run(
+        ["bash", "-c", line], env={"ECHO2_RUN_KEY": key, "ECHO2_LEARNER": "http://l"}, capture_output=True
+    )
+    assert done.stdout.decode().strip() == f"worker --join http://l --pool a --engine {ENGINE}{option}"
+    script = (echo2.folder / "sky" / "launch.sh").read_text()
+    assert "--env ECHO2_RUN_KEY" in script and "take the key from `sky logs small-learner`" in script
+
+
+def test_every_option_of_the_tasks_is_one_of_the_command(echo2: CommandLine) -> None:
+    """`echo2 worker` and `echo2 train` take every option that the tasks give them."""
+    for task in exported(echo2, MIXED).values():
+        command, *words = task["run"].splitlines()[-1].removeprefix("exec echo2 ").split()
+        _, printed, _ = echo2(command, "--help")
+        for option in re.findall(r"--[a-z-]+", " ".join(words)):
+            assert option in printed, (command, option)
+
+
+def test_a_learner_with_vllm_workers_of_its_own_has_vllm(echo2: CommandLine) -> None:
+    """Local pools run on the learner's machine, so their engine is installed there."""
+    flags = ["--set", "pool.a.local=true", "--set", "pool.a.engine=vllm"]
+    assert "echo2[runtime,vllm]" in exported(echo2, echo2.config, *flags)["learner"]["setup"]
 
 
 def test_local_pools_are_not_rented(echo2: CommandLine) -> None:

@@ -37,6 +37,13 @@ def test_one_figure_is_drawn_with_its_caption(tmp_path: Path, echo2: CommandLine
     assert (tmp_path / "out" / "architecture.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_where_a_figure_cannot_be_written_one_plain_line_says_so(echo2: CommandLine) -> None:
+    """The script's own message is passed on, without the name of a Python class."""
+    (echo2.folder / "file").write_text("")
+    _, _, err = echo2("figures", "architecture", "--out", echo2.folder / "file")
+    assert "could not be drawn: /" in err and "file: cannot write" in err and err.count("\n") == 1
+
+
 @pytest.mark.parametrize(("name", "said"), [("knee", "not known"), ("chrun", "did you mean 'churn'")])
 def test_an_unknown_figure_is_named(tmp_path: Path, echo2: CommandLine, name: str, said: str) -> None:
     """A typo gets the nearest name and no file."""

@@ -153,8 +153,11 @@ def test_routes_say_what_the_policy_says(count: int, chunks: int, tree: bool, da
 
 def test_a_fetch_from_the_learner_needs_no_route() -> None:
     """A holder that is the learner, or that nobody reaches, gives no route."""
-    assert route_from(m.LEARNER, lambda _: "http://h:1") is None and route_from("w", lambda _: "") is None
-    route = route_from("w", lambda _: "http://h:1")
+    assert route_from(m.LEARNER, (), lambda _: "http://h:1") is None
+    assert route_from("w", ("x",), lambda _: "") is None
+    shared = route_from(m.LEARNER, ("x", "y"), lambda name: "http://h:1" if name == "y" else "")
+    assert shared is not None and [s.worker_id for s in shared.sources] == ["y"] and shared.turns == ()
+    route = route_from("w", (), lambda _: "http://h:1")
     assert route is not None and (route.sources[0].url, route.turns) == ("http://h:1", (0,))
 
 

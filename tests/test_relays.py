@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -163,3 +164,15 @@ def test_reroutes_add_up_to_a_way_for_every_chunk(
             while at != LEARNER:
                 at, passed = ways[at][chunk], passed + 1
                 assert passed <= COUNT
+
+
+def test_a_joiner_may_ask_all_that_have_the_version() -> None:
+    """A late fetch names a source and beside it whoever has the same version at no more egress."""
+    run = Broadcast()
+    run.arrive()
+    (other,) = equal_workers(1, uplink_bps=1e9, downlink_bps=1e10)
+    late = replace(other.offer, worker_id="late")
+    run.scheduler.observe(f.WorkerOffered(run.t_s, late))
+    out = run.scheduler.observe(f.WorkerJoined(run.t_s, "late", 1, -1))
+    (fetch,) = [x for x in out if isinstance(x, d.FetchSnapshot)]
+    assert set(fetch.helpers) == set(run.names) - {fetch.source_id}

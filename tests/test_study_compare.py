@@ -75,6 +75,12 @@ def test_no_noise_at_all() -> None:
     assert p_value([0.0, 0.0]) == 1.0 and p_value([0.5, 0.5]) == 0.0
 
 
+def test_what_is_the_same_is_called_so() -> None:
+    """A configuration against itself is the same, which is more than that no gap was found."""
+    gaps = compare(group([1.0, 2.0, 3.0]), group([1.0, 2.0, 3.0]), ("a", "b"))
+    assert {gap.verdict for gap in gaps} == {"the same (n = 3)"}
+
+
 def test_more_is_better_where_it_is() -> None:
     """Less is better of USD, more of steps and utilisation."""
     assert [m.more_is_better for m in MEASURES] == [False, True, True]

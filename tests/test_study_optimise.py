@@ -133,6 +133,8 @@ def test_the_wall_hour(echo2: CommandLine) -> None:
          ["--deadline-h 0.15", "the fastest plan takes", "more workers in the pools"]),
         (["--deadline-h", "-1"], 2, ["--deadline-h -1: must be > 0"]),
         (["--deadline-h", "nan"], 2, ["--deadline-h nan: must be > 0"]),
+        (["--out", "."], 2, ["--out .: is a folder"]),
+        (["--out", "no-such-folder/best.toml"], 2, ["--out no-such-folder/best.toml", "make its folder"]),
         (["--seed", "4294967295", "--seeds", "2"], 2, ["--seeds 2: seeds must be <= 4,294,967,295"]),
         (["--staleness", "two"], 2, ["--staleness two", "whole numbers of 0 to 1,000"]),
         (["--staleness", "-1"], 2, ["--staleness -1"]),

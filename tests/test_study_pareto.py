@@ -11,8 +11,11 @@ from cli_run import CommandLine
 from hypothesis import given
 from hypothesis import strategies as st
 
+from echo2.errors import UserError
+from echo2.report import style
 from echo2.study.intervals import t_interval
-from echo2.study.pareto import front
+from echo2.study.pareto import Dot, front
+from echo2.study.pareto_figure import picture
 
 NUMBERS = st.integers(0, 6).map(float)
 
@@ -77,6 +80,38 @@ def test_the_picture_is_png_and_pdf(echo2: CommandLine) -> None:
     assert png.read_bytes() == before
 
 
+def test_the_legend_explains_what_either_panel_shows(tmp_path: Path) -> None:
+    """All on the front of staleness, one alone on that of wall time: both kinds of mark are named."""
+    from echo2.study.intervals import Interval
+
+    def at(value: float) -> Interval:
+        return Interval(value, 0.1, 3)
+
+    found = [
+        Dot(1, {}, at(1.0), {"staleness": at(2.0), "wall": at(1.0)}, (1, 2, 3), ("staleness", "wall")),
+        Dot(2, {}, at(2.0), {"staleness": at(1.0), "wall": at(2.0)}, (1, 2, 3), ("staleness",)),
+    ]
+    with style.drawing():
+        figure = picture(found, "two")
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(texts) == 2 and texts[0].startswith("front") and texts[1].startswith("another")
+
+
+def test_a_full_disk_leaves_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stops the writing half-way leaves neither half a picture nor a temporary file."""
+    with style.drawing():
+        figure, _ = style.new_figure(2.0)
+
+    def full(path: Path, **_: object) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(figure, "savefig", full)
+    with pytest.raises(UserError, match="No space left"):
+        style.save(figure, tmp_path, "front")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_parquet_gives_the_same_front(echo2: CommandLine) -> None:
     """A table in Parquet is read as one in CSV is."""
     pytest.importorskip("pyarrow")
@@ -105,6 +140,12 @@ def spoil(table: pd.DataFrame, how: str) -> pd.DataFrame:
         return table.assign(status="error")
     if how == "not a number":
         return table.assign(step_cost_usd="cheap")
+    if how == "negative":
+        return table.assign(step_cost_usd=-1.0)
+    if how == "too much":
+        return table.assign(step_cost_usd=1e308)
+    if how == "half a configuration":
+        return table.assign(config='{"seed": 1}')
     if how == "no configuration":
         return table.assign(config="{")
     if how == "another code":
@@ -120,6 +161,9 @@ def spoil(table: pd.DataFrame, how: str) -> pd.DataFrame:
         ("empty", ["holds no row", "echo2 sweep"]),
         ("all errors", ["none of its 8 rows is a finished run"]),
         ("not a number", ["row 1: step_cost_usd = 'cheap'", "finite number"]),
+        ("negative", ["row 1: step_cost_usd = -1.0", "finite number of 0 to 1e+15"]),
+        ("too much", ["row 1: step_cost_usd = 1e+308", "finite number of 0 to 1e+15"]),
+        ("half a configuration", ["row 1", "not a configuration"]),
         ("no configuration", ["row 1", "not a configuration"]),
         ("another code", ["version differs (v0 and v1)"]),
         ("another batch", ["batch.group_size differs (8 and 4)", "--despite"]),
@@ -138,6 +182,7 @@ def test_bad_results(echo2: CommandLine, how: str, words: list[str]) -> None:
         (["none.csv"], ["none.csv: no such file", "echo2 sweep"]),
         (["s.xlsx"], [".parquet or .csv"]),
         (["s.csv", "--out", "front.svg"], ["--out front.svg", ".png or .pdf"]),
+        (["s.csv", "--out", ""], ["--out", "names no file"]),
         (["torn.parquet"], ["torn.parquet: cannot be read as a table"]),
         (["blank.csv"], ["blank.csv: cannot be read as a table"]),
     ],

@@ -42,12 +42,20 @@ def figures(names: Names = None, out: Out = Path("out/figures"), listed: Listed 
     wanted = [_known(name) for name in names or FIGURES]
     for name in wanted:
         script = root / "paper_figures" / f"{name}.py"
-        about = script.read_text(encoding="utf-8").splitlines()[0].strip('"')
+        about = _about(script)
         if listed:
             typer.echo(f"{name:22} {about}")
             continue
         typer.echo(f"{name}: {about}")
         _draw(name, root, out.absolute())
+
+
+def _about(script: Path) -> str:
+    """What a figure shows, as its script says."""
+    try:
+        return script.read_text(encoding="utf-8").splitlines()[0].strip('"')
+    except (OSError, ValueError, IndexError):
+        raise UserError(f"figure {script.stem}: {script} cannot be read; is the checkout whole?") from None
 
 
 def _draw(name: str, root: Path, out: Path) -> None:
@@ -60,6 +68,7 @@ def _draw(name: str, root: Path, out: Path) -> None:
         ) from None
     if done.returncode:
         last = next(reversed(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
+        last = last.removeprefix(f"{UserError.__module__}.{UserError.__name__}: ")
         raise UserError(f"figure {name} could not be drawn: {last}")
     typer.echo("".join(f"  wrote {line}\n" for line in done.stdout.splitlines() if line), nl=False)
 

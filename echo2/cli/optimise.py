@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from echo2.cli.options import ConfigPath, Json, Seed, Set, whole
+from echo2.config.model import MAX_SEED
 from echo2.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,10 +84,9 @@ def optimise(
 
     loaded = configuration(config, set_, seed)
     start = given(loaded.config)
-    if seeds > simulations:
-        raise UserError(
-            f"--seeds {seeds}: must be <= --simulations {simulations}, or no finalist is simulated"
-        )
+    _check_seeds(seeds, simulations, loaded.config.seed)
+    if out is not None:
+        _check_out(out)
     space = Space(
         staleness_choices(start.staleness, _numbers("--staleness", staleness, 0, MOST_S, int)),
         _ratios(start.delta_ratio, delta_ratio),
@@ -105,6 +106,23 @@ def optimise(
         print_json(_as_json(found, plans, seeds))
     else:
         _show(found, plans, loaded, seeds, out)
+
+
+def _check_seeds(seeds: int, simulations: int, first: int) -> None:
+    if seeds > simulations:
+        raise UserError(
+            f"--seeds {seeds}: must be <= --simulations {simulations}, or no finalist is simulated"
+        )
+    if first + seeds - 1 > MAX_SEED:
+        raise UserError(f"--seeds {seeds}: seeds must be <= {MAX_SEED:,}; give a smaller first seed")
+
+
+def _check_out(out: Path) -> None:
+    """Refuse before the search, which takes minutes, what could not be written after it."""
+    if out.is_dir():
+        raise UserError(f"--out {out}: is a folder; give the name of a file")
+    if not os.access(out if out.exists() else out.absolute().parent, os.W_OK):
+        raise UserError(f"--out {out}: cannot be written; make its folder, or choose another place")
 
 
 def _numbers(option: str, text: str | None, least: float, most: float, kind: type) -> list[Any]:

@@ -84,13 +84,16 @@ def _script(made: Sequence[Task], tls: bool) -> str:
         f"sky launch --yes --detach-run --cluster {name} --secret ECHO2_TOKEN{hub} {learner.file}",
         f"endpoint=$(sky status --endpoint {PORT} {name})",
         f'export ECHO2_LEARNER="{"https" if tls else "http"}://${{endpoint#*://}}"',
+        "# Snapshots are signed; each worker pins the key of its first welcome. To pin it by hand, run the",
+        f"# lines up to here, take the key from `sky logs {name}`, set ECHO2_RUN_KEY, and run those below.",
+        'export ECHO2_RUN_KEY="${ECHO2_RUN_KEY:-}"',
     ]
     for task in workers:
         called = str(task.content["name"])
         lines += [
             f"for i in $(seq 1 {task.copies}); do",
             f'  sky jobs launch --yes --detach-run --name "{called}-$i" --env ECHO2_LEARNER '
-            f"--secret ECHO2_TOKEN {shlex.quote(task.file)}",
+            f"--env ECHO2_RUN_KEY --secret ECHO2_TOKEN {shlex.quote(task.file)}",
             "done",
         ]
     return "\n".join([*lines, f"sky logs {name}", ""])

@@ -8,7 +8,7 @@ and token they get from the environment.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
@@ -18,14 +18,19 @@ from echo2.errors import UserError
 from echo2.export.check import check_task
 from echo2.export.clouds import NO_PORTS, SPOT_CLOUDS, sky_cloud, sky_gpu, sky_infra
 from echo2.policy.plan_types import RunPlan
+from echo2.scenario.scenario import snapshot_bytes
 from echo2.scenario.workers import engine_of
 
 PORT = 8123
 DISK_GB = 200
-# Checkpoints hold weights, their copy in float32 and two moments: 14 bytes a parameter of 2.
-DISK_PER_SNAPSHOT_GB = 20
+# A checkpoint holds weights, their copy in float32 and two moments: 14 bytes a parameter of which a snapshot
+# has 2. One more than are kept, while it is written; and the model and the newest snapshots themselves.
+CHECKPOINT_PER_SNAPSHOT = 7
+SNAPSHOTS_KEPT = 4
 MODEL = "$HOME/model"
 RUN = "$HOME/echo2-run"
+# Without a key a worker pins the one of its first welcome.
+PINNED = ' ${ECHO2_RUN_KEY:+--run-key "$ECHO2_RUN_KEY"}'
 OWNERS = {"Qwen3": "Qwen"}
 
 
@@ -66,10 +71,9 @@ def model_on_hub(config: Config) -> str:
 def tasks(config: Config, plan: RunPlan, launch: Launch) -> list[Task]:
     """The learner's task, then one for each pool of which the plan rents workers, all checked."""
     pools = {pool.name: pool for pool in config.pool}
-    made = [_learner(config, launch)]
-    for row in plan.workers:
-        if row.active and not pools[row.pool].local:
-            made.append(_worker(config, pools[row.pool], row.active, launch))
+    rented = [row for row in plan.workers if row.active and not pools[row.pool].local]
+    made = [_learner(config, launch, _relayed(plan, sum(row.active for row in rented)))]
+    made += [_worker(config, pools[row.pool], row.active, launch) for row in rented]
     for task in made:
         check_task(task.content)
         if [other.file for other in made].count(task.file) > 1:
@@ -77,8 +81,8 @@ def tasks(config: Config, plan: RunPlan, launch: Launch) -> list[Task]:
     return made
 
 
-def _learner(config: Config, launch: Launch) -> Task:
-    learner, notes = config.learner, []
+def _learner(config: Config, launch: Launch, about_plan: Sequence[str]) -> Task:
+    learner, notes = config.learner, [*about_plan]
     cloud = sky_cloud(learner.provider)
     if cloud in NO_PORTS:
         raise UserError(
@@ -91,16 +95,15 @@ def _learner(config: Config, launch: Launch) -> Task:
             f"learner: the plan counts on {learner.gpus} GPUs, echo2 train is one process on one GPU yet: "
             "a step will take longer than planned."
         )
-    disk = DISK_GB + round(DISK_PER_SNAPSHOT_GB * (config.model.snapshot_gb or 0))
     resources = _resources("learner", learner.provider, learner.region, learner.gpu, learner.gpus)
     flags = "--set train.host=0.0.0.0 " + f"--set train.port={PORT} --set train.model={MODEL}"
     content = {
         "name": _name(config, "learner"),
         "workdir": ".",
         **({"file_mounts": {"~/model": launch.model_dir}} if launch.model_dir else {}),
-        "resources": {**resources, "use_spot": False, "disk_size": disk, "ports": [PORT]},
+        "resources": {**resources, "use_spot": False, "disk_size": _disk_gb(config), "ports": [PORT]},
         "secrets": {"ECHO2_TOKEN": None, **({} if launch.model_dir else {"HF_TOKEN": None})},
-        "setup": _setup(launch.package, "runtime")
+        "setup": _setup(launch.package, _extras(pool.engine for pool in config.pool if pool.local))
         + ("" if launch.model_dir else f"hf download {launch.model_name} --local-dir {MODEL}\n"),
         "run": "source ~/echo2-env/bin/activate\n"
         f"if [ -d {RUN} ]; then resume=--resume; fi\n"
@@ -124,12 +127,13 @@ def _worker(config: Config, pool: Pool, copies: int, launch: Launch) -> Task:
         "name": _name(config, pool.name),
         **({"workdir": "."} if tls else {}),
         "resources": {**resources, "use_spot": spot, "disk_size": DISK_GB, **recovery},
-        "envs": {"ECHO2_LEARNER": None},
+        "envs": {"ECHO2_LEARNER": None, "ECHO2_RUN_KEY": ""},
         "secrets": {"ECHO2_TOKEN": None},
-        "setup": _setup(launch.package, "runtime,vllm" if pool.engine == "vllm" else "runtime"),
+        "setup": _setup(launch.package, _extras([pool.engine])),
         "run": "source ~/echo2-env/bin/activate\n"
         f'exec echo2 worker --join "$ECHO2_LEARNER" --pool {quote(pool.name)} --engine {pool.engine}'
         + (f" --ca {quote(config.train.tls_cert or '')}" if tls else "")
+        + PINNED
         + "\n",
     }
     return Task(f"worker-{_slug(pool.name)}.yaml", copies, content, tuple(notes))
@@ -139,6 +143,28 @@ def _resources(where: str, provider: str, region: str, gpu: str, gpus: int) -> d
     infra, card = sky_infra(provider, region), sky_gpu(where, gpu)
     rented = {"accelerators": {card: gpus}} if card else {"cpus": "4+"}
     return {**({"infra": infra} if infra else {}), **rented}
+
+
+def _disk_gb(config: Config) -> int:
+    """What the learner's run fills, at most."""
+    checkpoints = CHECKPOINT_PER_SNAPSHOT * (config.train.keep_checkpoints + 1)
+    return DISK_GB + round((checkpoints + SNAPSHOTS_KEPT) * snapshot_bytes(config, []) / 1e9)
+
+
+def _extras(engines: Iterable[str]) -> str:
+    return "runtime,vllm" if "vllm" in engines else "runtime"
+
+
+def _relayed(plan: RunPlan, workers: int) -> list[str]:
+    """Workers open no port: where the plan has them pass snapshots on, that is perhaps not so."""
+    topology = plan.broadcast["topology"]
+    if topology == "star" or workers < 2:
+        return []
+    return [
+        f"broadcast: the plan ({topology}) has workers pass snapshots on, but those of different networks do "
+        "not reach each other here and take them from the learner, later than planned. Open a port to each "
+        'and give it --relay-port and --relay-host, or plan with policy.topologies = ["star"].'
+    ]
 
 
 def _whereabouts(where: str, provider: str, cloud: str) -> list[str]:

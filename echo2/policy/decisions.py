@@ -124,7 +124,11 @@ class Reroute:
 
 @dataclass(frozen=True, slots=True)
 class FetchSnapshot:
-    """Let a worker fetch the snapshot of `version` from `source_id` (pull)."""
+    """Let a worker fetch the snapshot of `version` from `source_id` (pull).
+
+    `helpers` receive or hold the same version and may be asked for chunks too, the rarest first; nobody
+    counts on them (the simulator lets the source send all).
+    """
 
     t_s: float
     version: int
@@ -134,6 +138,7 @@ class FetchSnapshot:
     size_bytes: float
     reason: str
     bound: float
+    helpers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

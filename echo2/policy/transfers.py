@@ -14,6 +14,7 @@ from echo2.policy.settings import SchedulerSettings
 from echo2.policy.worth import lateness_usd, rollout_usd
 
 LATE = 1.5
+MOST_HELPERS = 8
 Parcel = tuple[int, float, int]
 
 
@@ -62,7 +63,10 @@ class Transfers:
         self._source[worker.worker_id] = source
         self.receiving(t_s, worker, parcel, bound * max(children, self._settings.pull_fanout))
         reason = f"fetch from {source}, which serves {children} at once"
-        out.append(FetchSnapshot(t_s, version, parent, worker.worker_id, source, size, reason, bound))
+        helpers = self._helpers(worker, version, source)
+        out.append(
+            FetchSnapshot(t_s, version, parent, worker.worker_id, source, size, reason, bound, helpers)
+        )
         self.set_deadlines(t_s, version, worker.worker_id, [worker], out)
 
     def extend(self, t_s: float, worker: Worker, deadline_s: float, out: list[Decision]) -> None:
@@ -121,6 +125,22 @@ class Transfers:
             key = (usd + lateness_usd(worker.offer, demand, seconds, usd_each), seconds, name)
             best = key if best is None or key < best else best
         return best[2] if best else ("" if fanout else LEARNER)
+
+    def _helpers(self, worker: Worker, version: int, source: str) -> tuple[str, ...]:
+        """Who else receives or holds the version and costs no more egress than the source, nearest first."""
+        links = self._settings.links
+        me, home = links.index(worker.offer.site), links.learner_site
+        from_ = home if source == LEARNER else self._fleet[source].offer.site
+        most_usd, found = float(links.egress[links.index(from_), me]), []
+        for other in self._fleet.in_status(*UP):
+            there = version in (other.version, other.inbound) and other.offer.can_relay and not other.late
+            usable = there and other is not worker and not self._relays.shuns(other.worker_id)
+            if not usable or other.worker_id in worker.shunned or other.worker_id == source:
+                continue
+            row = links.index(other.offer.site)
+            if links.egress[row, me] <= most_usd:
+                found.append((float(links.latency_s[row, me]), other.worker_id))
+        return tuple(name for _, name in sorted(found)[:MOST_HELPERS])
 
     def _holders(self, worker: Worker, version: int) -> list[tuple[str, str, float]]:
         """(name, site, uplink) of who can serve a version to a worker: the learner, or who works with it."""

@@ -25,17 +25,23 @@ def check_out(out: Path) -> None:
 
 def draw(found: Sequence[Dot], title: str, out: Path) -> list[Path]:
     """Write the picture; returns the paths written."""
+    kinds = (out.suffix[1:],) if out.suffix else ("png", "pdf")
     with style.drawing():
-        figure, axes = style.new_figure(3.7, 1, len(AXES), sharey=True)
-        for panel, axis in zip(axes, AXES):
-            _panel(panel, found, axis)
-        axes[0].set_ylabel("cost (USD per step)")
-        figure.suptitle(title, fontsize=9.5, x=0.01, ha="left")
-        # A point may be on the front of one panel alone, so no panel has all that is to be explained.
-        named = {label: handle for panel in axes for handle, label in zip(*panel.get_legend_handles_labels())}
-        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=3)
-        kinds = (out.suffix[1:],) if out.suffix else ("png", "pdf")
+        figure = picture(found, title)
         return style.save(figure, out.parent, out.stem if out.suffix else out.name, kinds)
+
+
+def picture(found: Sequence[Dot], title: str) -> Any:
+    """The figure: a panel for each axis. Call inside `style.drawing`."""
+    figure, axes = style.new_figure(3.7, 1, len(AXES), sharey=True)
+    for panel, axis in zip(axes, AXES):
+        _panel(panel, found, axis)
+    axes[0].set_ylabel("cost (USD per step)")
+    figure.suptitle(title, fontsize=9.5, x=0.01, ha="left")
+    # A point may be on the front of one panel alone, so no panel has all that is to be explained.
+    named = {label: handle for panel in axes for handle, label in zip(*panel.get_legend_handles_labels())}
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=3)
+    return figure
 
 
 def _panel(panel: Any, found: Sequence[Dot], axis: str) -> None:

@@ -24,7 +24,7 @@ MOST_SAID = 6
 def select(text: str) -> Group:
     """The runs of one configuration that `text` names. None, or several configurations: UserError."""
     path, conditions = _parts(text)
-    if not path.name and not path.is_dir() or not text.strip():
+    if not text.strip():
         raise UserError(f"{text!r}: must be a sweep's table or a run directory; see `echo2 compare --help`")
     if not path.exists() and path.suffix not in FORMATS:
         raise UserError(

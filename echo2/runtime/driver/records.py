@@ -147,6 +147,7 @@ class Records:
             },
             "bcast_tail_s": percentiles(list(metrics.dissemination_tails_s().values())),
             "published": len(metrics.published_s),
+            "dissemination": metrics.dissemination_summary(),
             "swap_pause_s": percentiles(self.pauses_s),
             "transfer_s": percentiles(self.transfers_s),
             "reward": {"first": _mean(self.rewards[:5]), "last": _mean(self.rewards[-5:])},

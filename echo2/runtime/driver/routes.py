@@ -40,11 +40,12 @@ def route_along(course: Course, worker_id: str, without: Collection[str], url_of
     return _route(names, expected_s, url_of)
 
 
-def route_from(source_id: str, url_of: UrlOf) -> m.Route | None:
-    """Everything from one holder; None (the learner) where it is that, or nobody reaches the holder."""
-    if source_id == m.LEARNER or not url_of(source_id):
-        return None
-    return _route((source_id,), 0.0, url_of)
+def route_from(source_id: str, helpers: Sequence[str], url_of: UrlOf) -> m.Route | None:
+    """From one holder and whoever of the helpers has a chunk; None (the learner) where nobody is reached."""
+    if found := [name for name in (source_id, *helpers) if name != m.LEARNER and url_of(name)]:
+        sources = tuple(m.Source(worker_id=name, url=url_of(name)) for name in found)
+        return m.Route(sources=sources, turns=(0,) if found == [source_id] else ())
+    return None
 
 
 def _route(names: Sequence[str], expected_s: float, url_of: UrlOf) -> m.Route:

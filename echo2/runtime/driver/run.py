@@ -152,6 +152,8 @@ async def _live(
     summary = world.records.summary(ended_s, world.scheduler, complete, reason)
     with contextlib.suppress(OSError):
         run.dir.summary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        with run.dir.broadcasts.open("a", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(row) + "\n" for row in world.records.metrics.dissemination_rows())
     return Ended(run.host.version, summary, stopped, error)
 
 

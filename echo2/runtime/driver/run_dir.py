@@ -56,6 +56,11 @@ class RunDir:
         return self.path / "summary.json"
 
     @property
+    def broadcasts(self) -> Path:
+        """One JSON line a broadcast, over all lives: predicted, bound and achieved seconds."""
+        return self.path / "broadcasts.jsonl"
+
+    @property
     def log(self) -> Path:
         """Facts and decisions of this life."""
         return self.path / ("log.jsonl" if self.life == 1 else f"log-{self.life}.jsonl")

@@ -83,6 +83,7 @@ class Snapshots:
 
     def reroute(self, decision: d.Reroute) -> None:
         """Order workers that receive along a plan to do without some relays."""
+        self._life.records.metrics.rerouted(decision)
         for name in decision.worker_ids:
             self._without[name] = decision.version, decision.without
             course = self._courses.get(name)
@@ -108,7 +109,7 @@ class Snapshots:
 
     async def _broadcast(self, decision: d.PublishSnapshot) -> None:
         version, plan = decision.version, decision.plan
-        self._life.records.metrics.published(version, self._life.now())
+        self._life.records.metrics.broadcast(decision)
         await self._written(version)
         parent, chunks = self._payload(version, decision.parent_version)
         course = course_of(version, parent, plan, chunks)
@@ -122,7 +123,7 @@ class Snapshots:
         await self._written(version)
         self._courses.pop(name, None)
         parent, _ = self._payload(version, decision.parent_version)
-        route = route_from(decision.source_id, self._url_of)
+        route = route_from(decision.source_id, decision.helpers, self._url_of)
         self._life.hub.post(name, m.Fetch(version=version, parent=parent, route=route))
 
     def _order(self, name: str, course: Course) -> None:

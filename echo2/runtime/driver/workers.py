@@ -217,7 +217,7 @@ class Workers:
         records, name = self._life.records, seat.worker_id
         records.pauses_s.append(report.pause_s)
         records.transfers_s.append(report.transfer_s)
-        records.metrics.arrived(report.version, now, self._up_since_s.get(name, now))
+        records.metrics.live(report.version, now, name, self._up_since_s.get(name, now))
         self._life.progress_s = now
         self._life.tell(f.SnapshotLive(now, name, seat.incarnation, report.version))
 
