@@ -38,6 +38,22 @@ LIVE: Mapping[str, tuple[str, ...]] = {
     "load_test": (),
     "control_plane": (),
     "engine_overhead": (),
+    "chunk_path": (),
+    "live_broadcast": (
+        "--workers",
+        "8",
+        "16",
+        "--fault",
+        "none",
+        "kill",
+        "corrupt",
+        "stall",
+        "lie",
+        "--megabytes",
+        "32",
+        "--mbps",
+        "50",
+    ),
 }
 # HiGHS prints the first from inside its library, vLLM's processes the others.
 NOISE = ("HighsMipSolverData", "(MainProcess", "(VllmWorker", "(Worker", "(EngineCore")
