@@ -263,3 +263,17 @@ def test_importing_the_report_does_not_load_matplotlib() -> None:
     """Matplotlib is loaded when a figure is drawn."""
     code = "import sys, echo2.report, echo2.report.style; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_dearest_bar_of_the_step_cost_has_room_for_its_number(record: RunRecord) -> None:
+    """Every bar ends inside the axes, and its number has the digits that the table gives it."""
+    from echo2.report import style
+    from echo2.report.costs import step_costs
+    from echo2.report.figures import draw_costs
+    from echo2.report.markup import num
+
+    with style.drawing():
+        axes = draw_costs(record).axes[0]
+    rows = step_costs(record)
+    assert [text.get_text().strip() for text in axes.texts] == [num(row.total) for row in rows]
+    assert axes.get_xlim()[1] > 1.05 * max(row.total for row in rows)

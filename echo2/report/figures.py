@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echo2.report import style
+from echo2.report.markup import num
 from echo2.report.record import RunRecord
 from echo2.report.timeline import draw_course, draw_excerpt
 
@@ -98,10 +99,10 @@ def draw_costs(record: RunRecord) -> Any:
         axes.barh(range(len(rows)), usd, left=left, color=colour, hatch=hatch, label=part, height=0.62)
         left = [a + b for a, b in zip(left, usd)]
     for i, total in enumerate(left):
-        axes.text(total, i, f" {total:.3g}", va="center", fontsize=8)
+        axes.text(total, i, f" {num(total)}", va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [row.label for row in rows])
     axes.invert_yaxis()
-    axes.margins(x=0.1)
+    axes.set_xlim(0, 1.1 * max(left) or 1.0)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("USD per step")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=3)

@@ -82,7 +82,7 @@ def _front(intervals: bool) -> dict[str, Any]:
 
 def _dominated(intervals: bool) -> dict[str, Any]:
     return {
-        "label": "another is better in both",
+        "label": "another is as good or better in both",
         "color": style.GREY,
         "marker": "s",
         "markerfacecolor": "none",
