@@ -17,7 +17,7 @@ class Train(Section):
     model: Text | None = None
     """Hugging Face model directory (weights, tokenizer); a relative path starts at this file's folder."""
     task: Text = "digit_sort"
-    """The task: digit_sort, addition, poker, reasoning_gym:NAME, math:FILE, or one an installed package adds."""
+    """The task: digit_sort, addition, poker, reasoning_gym:NAME, math:FILE, or one a package adds."""
     task_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the task (seed, split, ...)."""
     template: Literal["auto", "chat", "plain"] = "auto"

@@ -68,8 +68,8 @@ class Run(Section):
     best_effort: bool = False
     """true accepts a learner that idles where S is too small to keep it busy, instead of refusing."""
     full_every: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """A full snapshot with every so many publications, the others as deltas alone (1: always full); "auto"
-    lets the planner choose from the sizes and how often workers join. Without deltas it is 1."""
+    """A full snapshot is written beside the delta with every so many publications (1: with each): who joins
+    late begins from it. "auto" takes it from the sizes and how often workers join. Without deltas it is 1."""
     egress_weight: float = Field(default=1.0, ge=0, le=1000)
     """Multiplies USD of egress where broadcast plans are chosen: 0 saves time alone, above 1 more traffic."""
     system: Literal["echo2", "colocated", "one-step-off", "datacentre-async"] = "echo2"

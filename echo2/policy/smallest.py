@@ -13,6 +13,8 @@ from echo2.policy.provision import Provision, covered_alone
 from echo2.policy.search import default_margin, demand_for, kappa_choices, overlap_options, provisioned
 
 LARGEST_S = 4096
+# Above this the answer is coarse anyway, and each prediction takes long: few periods are tried.
+FEW_PERIODS_ABOVE = 64
 
 
 def covered_at(problem: PlanProblem, S: int, memory: PlanMemory) -> Provision | None:
@@ -31,7 +33,8 @@ def covered_at(problem: PlanProblem, S: int, memory: PlanMemory) -> Provision | 
 def _good_at(problem: PlanProblem, S: int, memory: PlanMemory) -> bool:
     """Whether a plan at S is accepted: the question that `plan_run` asks, with the same search."""
     at = replace(problem, staleness_bound=S, publish_period=0)
-    return any(option.feasible for option in overlap_options(at, memory, 1))
+    periods = (S // 2, 3 * S // 4) if S > FEW_PERIODS_ABOVE else ()
+    return any(option.feasible for option in overlap_options(at, memory, 1, periods))
 
 
 def smallest_feasible(problem: PlanProblem, memory: PlanMemory, known_feasible: bool) -> int | None:

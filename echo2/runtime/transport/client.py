@@ -53,6 +53,10 @@ class Broken(Exception):  # noqa: N818 - one attempt, not the call
     """One attempt failed in a way that another may not."""
 
 
+class WrongLength(Broken):
+    """A chunk was offered in another length than its manifest gives it."""
+
+
 class Client:
     """A connection to one learner. After `hello` it knows `run_id` and its lease. Use from one event loop.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from echo2.runtime.transport import messages as m
-from echo2.runtime.transport.client import Broken, Refused
+from echo2.runtime.transport.client import Broken, Refused, WrongLength
 from echo2.runtime.transport.lane import NOT_YET, OK, Cause, Lane, Port
 from echo2.runtime.transport.manifest_check import SnapshotError
 from echo2.runtime.transport.retry import Patience
@@ -53,19 +53,24 @@ class Fetching:
                 if not lane.is_learner and broken >= TRIES:
                     self._fail(lane, "gone", str(trouble))
                     return False
+                if lane.is_learner and broken >= TRIES and isinstance(trouble, WrongLength):
+                    raise self._wrong_length(chunk, str(trouble)) from trouble
                 await self._again(lane, part.filled > had, str(trouble))
                 continue
             if status == NOT_YET:
                 await asyncio.sleep(AGAIN_S)
             elif status != OK and lane.is_learner:
-                raise SnapshotError(
-                    f"chunk {chunk.digest} of snapshot {self._version} from {self._learner} is not "
-                    f"{chunk.size} bytes long (answer {status} at {had}); nothing was applied"
-                )
+                raise self._wrong_length(chunk, f"answer {status} at {had}")
             elif status != OK:
                 self._fail(lane, "gone", f"answer {status}")
                 return False
         return True
+
+    def _wrong_length(self, chunk: m.Chunk, why: str) -> SnapshotError:
+        return SnapshotError(
+            f"chunk {chunk.digest} of snapshot {self._version} from {self._learner} is not {chunk.size} "
+            f"bytes long ({why}); nothing was applied"
+        )
 
     def wrong(self, chunk: m.Chunk) -> SnapshotError:
         """The learner itself has sent wrong bytes, several times."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from echo2.errors import UserError
-from echo2.runtime.transport.client import Broken
+from echo2.runtime.transport.client import Broken, WrongLength
 from echo2.runtime.transport.relay import SHAPED_PIECE_BYTES, WORKER_HEADER
 from echo2.runtime.transport.shaping import UNSHAPED, ShapedLink
 
@@ -228,7 +228,10 @@ class _Wire(asyncio.BufferedProtocol):
             buffer, had = self._chunk
             resumed = fields.get("content-range", "").startswith(f"bytes {had}-")
             if self._left != len(buffer) - had or (had and not resumed):
-                self._fail(f"it sends {self._left} bytes of a chunk of which {len(buffer) - had} are missing")
+                missing = len(buffer) - had
+                self._fail(
+                    f"it sends {self._left} bytes of a chunk of which {missing} are missing", WrongLength
+                )
                 return False
             self._into = buffer
         elif self._left > REFUSAL_BYTES:
@@ -271,9 +274,9 @@ class _Wire(asyncio.BufferedProtocol):
         if self._done is not None and not self._done.done():
             self._done.set_result((self._status, body))
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, kind: type[Broken] = Broken) -> None:
         if self._done is not None and not self._done.done():
-            self._done.set_exception(Broken(why))
+            self._done.set_exception(kind(why))
         if not self.lost:
             self.hang_up()
 
