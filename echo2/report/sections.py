@@ -62,8 +62,8 @@ def answers_section(record: RunRecord, pictures: Pictures) -> Html:
         return section("answers", "The planner's answers", missing("plan.json"))
     plan = record.plan
     what = (
-        f"S = {plan['S']}, kappa = {plan['kappa']}, {len(plan['chosen'])} workers, "
-        f"{plan['broadcast']['topology']}: {plan['broadcast']['reason']}."
+        f"S = {plan['S']}, kappa = {plan['kappa']}, {len(plan['chosen'])} workers; "
+        f"{plan['broadcast']['reason']}."
     )
     tried = table(
         ("kappa", "workers", "topology", "T_bcast", "learner utilisation", "USD per step", "rate covered"),
