@@ -2,7 +2,8 @@
 
 The claim: 200 workers, 500 rollouts/s in, none lost, the 99th percentile of answers to uploads below 250 ms.
 The host is the real `echo2 train` with a torch learner, the scheduler, the ledger and judging; the workers
-are real agents with engines that sleep (`simulated`), many to a process. Where clients and host share their
+are real agents with engines that sleep (`simulated`), many to a process; weights are published in bf16, so
+that what they fetch after the first version are small deltas. Where clients and host share their
 cores, as here, the answer times are those of both. Lost means: accepted by the host and neither trained nor
 waiting nor given up in its ledger, or sent and never answered.
 """
@@ -73,6 +74,7 @@ template = "plain"
 max_prompt_tokens = 16
 checkpoint_every = 1000000
 learning_rate = 1e-6
+snapshot_dtype = "bfloat16"
 threads = 1
 patience_s = 120
 lease_s = 60
