@@ -77,14 +77,16 @@ def write_rate(file: Path, size: int) -> float:
 # ---- the real paths ------------------------------------------------------------------------------------
 
 
+UP_S = 120.0
+
+
 def holder(pipe: Connection, folder: str, megabytes: float, chunk_bytes: int) -> None:
     """A process with the learner, and a worker that holds all and relays."""
     asyncio.run(_holder(pipe, Path(folder), megabytes, chunk_bytes))
 
 
 async def _holder(pipe: Connection, folder: Path, megabytes: float, chunk_bytes: int) -> None:
-    from broadcast_node import BY_FAULT, Node, learner
-
+    from benchmarks.broadcast_node import BY_FAULT, Node, learner
     from echo2.runtime.transport.shaping import UNSHAPED
 
     loop = asyncio.get_running_loop()
@@ -100,8 +102,7 @@ async def _holder(pipe: Connection, folder: Path, megabytes: float, chunk_bytes:
 
 async def rate_from(learner_url: str, relay_url: str, folder: Path, streams: int) -> tuple[float, float]:
     """(bytes/s until every chunk is verified and in its place, bytes/s with the last check of the whole)."""
-    from broadcast_node import BY_FAULT, Node
-
+    from benchmarks.broadcast_node import BY_FAULT, Node
     from echo2.runtime.transport import messages as m
     from echo2.runtime.transport.gather import GatherSettings
     from echo2.runtime.transport.shaping import UNSHAPED
@@ -131,6 +132,8 @@ def main() -> None:
         arguments = (there, name, options.megabytes, options.chunk_mb << 20)
         process = mp.get_context("spawn").Process(target=holder, args=arguments, daemon=True)
         process.start()
+        if not here.poll(UP_S):
+            sys.exit(f"the process that holds the chunks has not come up within {UP_S:.0f} s")
         learner_url, relay_url, size = here.recv()
         weights = next(folder.glob("holder/version-*/model.safetensors"))
         best = lambda measure: max(measure() for _ in range(options.repeat))  # noqa: E731

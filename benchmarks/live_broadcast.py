@@ -147,7 +147,7 @@ def host(
 async def _host(
     pipe: Connection, case: Case, mine: list[int], url: str, folder: Path, fault: str, victim: str
 ) -> None:
-    from broadcast_node import BY_FAULT, Node
+    from benchmarks.broadcast_node import BY_FAULT, Node
 
     loop = asyncio.get_running_loop()
     nodes = {}
@@ -201,7 +201,7 @@ class Live:
 
 async def live(case: Case, megabytes: float, fault: str, folder: Path) -> tuple[Live, BroadcastPlan, str]:
     """Plan and carry out one broadcast; (result, plan, the relay at fault)."""
-    from broadcast_node import learner
+    from benchmarks.broadcast_node import learner
 
     async with learner(folder, megabytes, Shaper(case.learner_bps)) as (server, store, uplink):
         payload = store.payload(1)

@@ -38,22 +38,8 @@ LIVE: Mapping[str, tuple[str, ...]] = {
     "load_test": (),
     "control_plane": (),
     "engine_overhead": (),
-    "chunk_path": (),
-    "live_broadcast": (
-        "--workers",
-        "8",
-        "16",
-        "--fault",
-        "none",
-        "kill",
-        "corrupt",
-        "stall",
-        "lie",
-        "--megabytes",
-        "32",
-        "--mbps",
-        "50",
-    ),
+    "chunk_path": ("--megabytes", "512"),
+    "live_broadcast": ("--workers", "8", "--fault", "none", "kill", "corrupt", "stall", "lie"),
 }
 # HiGHS prints the first from inside its library, vLLM's processes the others.
 NOISE = ("HighsMipSolverData", "(MainProcess", "(VllmWorker", "(Worker", "(EngineCore")
