@@ -16,6 +16,8 @@ from echo2.runtime.transport.shaping import Shaper
 
 PIECE_BYTES = 512 << 10
 SHAPED_PIECE_BYTES = 64 << 10
+AT_ONCE_BYTES = 256 << 10
+"""So little is read on the event loop: just written, it is in memory, and a thread and a stream cost more."""
 
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{0,15})")
 
@@ -39,12 +41,11 @@ def chunk_reply(path: Path, wanted: str | None, uplink: Shaper | None, order: fl
     headers = {"Content-Length": str(end - start), "Accept-Ranges": "bytes"}
     if wanted:
         headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-    return StreamingResponse(
-        _pieces(stream, end - start, uplink, order),
-        206 if wanted else 200,
-        headers,
-        "application/octet-stream",
-    )
+    status, kind = 206 if wanted else 200, "application/octet-stream"
+    if uplink is None and end - start <= AT_ONCE_BYTES:
+        with stream:
+            return Response(stream.read(end - start), status, headers, kind)
+    return StreamingResponse(_pieces(stream, end - start, uplink, order), status, headers, kind)
 
 
 async def _pieces(stream: BinaryIO, left: int, uplink: Shaper | None, order: float) -> AsyncIterator[bytes]:
