@@ -16,7 +16,7 @@ from echo2.runtime.rollout.request import GeneratedRollout, GroupRequest, Sampli
 
 T = TypeVar("T")
 VOCAB, CONTEXT = 97, 1024
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 class LoopThread:

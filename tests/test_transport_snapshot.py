@@ -289,3 +289,26 @@ def test_cutting_keeps_every_byte(pieces: list[bytes], size: int) -> None:
     parts = [bytes(part) for part in cut(pieces, size)]
     assert b"".join(parts) == b"".join(pieces)
     assert all(len(part) == size for part in parts[:-1]) and all(parts)
+
+
+def test_one_chunk_may_be_put_by_many_threads_at_once(tmp_path: Path) -> None:
+    """A full file and a delta of one version that hold the same chunk do not get in each other's way."""
+    store = store_module.ChunkStore(tmp_path)
+    data, errors = b"x" * (256 * KIB), list[BaseException]()
+    ready = threading.Barrier(8)
+
+    def put() -> None:
+        try:
+            for k in range(40):
+                ready.wait(30)
+                store.put(data + bytes([k]))
+        except BaseException as error:
+            errors.append(error)
+            ready.abort()
+
+    threads = [threading.Thread(target=put) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not errors and not list(tmp_path.glob("*/.*"))

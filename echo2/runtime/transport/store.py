@@ -109,7 +109,8 @@ class ChunkStore:
 
 def write_whole(path: Path, data: Bytes) -> None:
     """Write a file beside its place and rename it, so that it is whole or not there. Raises OSError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # by thread too: a full file and a delta of the same version may hold the same chunk at the same time
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as stream:
