@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from echo2.cli.figures import FIGURES
+from echo2.cli.figures import FIGURES, about, draw
 
 HEAD = """# Gallery
 
@@ -18,19 +16,15 @@ says what is simulated, planned or live. `python scripts/docs.py gallery` makes 
 
 
 def write(root: Path) -> None:
-    """Draw all figures and write the page. Exits with the error of one that fails."""
+    """Draw all figures and write the page. Raises UserError for one that fails."""
     with tempfile.TemporaryDirectory(prefix="echo2-gallery-") as folder:
         for name in FIGURES:
             print(f"figure {name}", flush=True)
-            command = [sys.executable, "-m", f"paper_figures.{name}", "--out", folder]
-            done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-            if done.returncode:
-                sys.exit(f"error: paper_figures.{name} ended with {done.returncode}: {done.stderr.strip()}")
+            draw(name, root, Path(folder))
             shutil.copyfile(Path(folder) / f"{name}.png", root / "docs" / "figures" / f"{name}.png")
         parts = [HEAD]
         for name in FIGURES:
-            script = (root / "paper_figures" / f"{name}.py").read_text(encoding="utf-8")
-            title = script.splitlines()[0].strip('"').rstrip(".")
+            title = about(root / "paper_figures" / f"{name}.py").rstrip(".")
             caption = (Path(folder) / f"{name}.txt").read_text(encoding="utf-8").strip()
             parts.append(
                 f"\n## {title}\n\n![{title}](figures/{name}.png)\n\n{caption}\n\n`echo2 figures {name}`\n"

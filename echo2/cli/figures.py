@@ -42,15 +42,15 @@ def figures(names: Names = None, out: Out = Path("out/figures"), listed: Listed 
     wanted = [_known(name) for name in names or FIGURES]
     for name in wanted:
         script = root / "paper_figures" / f"{name}.py"
-        about = _about(script)
+        what = about(script)
         if listed:
-            typer.echo(f"{name:22} {about}")
+            typer.echo(f"{name:22} {what}")
             continue
-        typer.echo(f"{name}: {about}")
-        _draw(name, root, out.absolute())
+        typer.echo(f"{name}: {what}")
+        draw(name, root, out.absolute())
 
 
-def _about(script: Path) -> str:
+def about(script: Path) -> str:
     """What a figure shows, as its script says."""
     try:
         return script.read_text(encoding="utf-8").splitlines()[0].strip('"')
@@ -58,7 +58,8 @@ def _about(script: Path) -> str:
         raise UserError(f"figure {script.stem}: {script} cannot be read; is the checkout whole?") from None
 
 
-def _draw(name: str, root: Path, out: Path) -> None:
+def draw(name: str, root: Path, out: Path) -> None:
+    """Run a figure's script, within the deadline. Raises UserError with its last words."""
     command = [sys.executable, "-m", f"paper_figures.{name}", "--out", str(out)]
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=DEADLINE_S)

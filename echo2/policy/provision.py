@@ -169,17 +169,18 @@ class _Search:
             found[w] = known[key]
         return found
 
-    def fixed_point(self, left_out: frozenset[int]) -> Provision | None:
+    def fixed_point(self, left_out: frozenset[int], rule: ActivationRule | None = None) -> Provision | None:
         """Iterate without these kinds until the set repeats; None if the rest could never cover the need.
 
         A set seen before closes the loop: the same as last time is convergence; an older one is a cycle.
+        `rule`: another than the search's own.
         """
         times, egress = self.solo, self.direct
         seen: dict[tuple[str, ...], Provision] = {}
         last: tuple[str, ...] | None = None
         for round_ in range(1, (MAX_ROUNDS // 2 if left_out else MAX_ROUNDS) + 1):
             effects = self.effects(times)
-            picked = self._select(effects, egress, left_out)
+            picked = self._select(effects, egress, left_out, rule or self.rule)
             chosen = tuple(sorted(picked.chosen))
             if round_ == 1 and not picked.feasible:
                 return None if left_out else self._whole_pool(picked, effects)
@@ -202,24 +203,24 @@ class _Search:
 
         What a receiver adds to the egress depends on the others, which the covering problem cannot see.
         """
-        self.rule = "fastest"
-        try:
-            found = self.fixed_point(frozenset())
-        finally:
-            self.rule = "cost"
+        found = self.fixed_point(frozenset(), "fastest")
         return None if found is None else self._judged(found)
 
     def _select(
-        self, effects: Mapping[str, Effect], egress: Mapping[str, float], left_out: frozenset[int]
+        self,
+        effects: Mapping[str, Effect],
+        egress: Mapping[str, float],
+        left_out: frozenset[int],
+        rule: ActivationRule,
     ) -> Activation:
         options = [
             Candidate(w, cost_usd_per_h(offer, egress[w], self.demand), effects[w].rollouts_per_s)
             for w, offer in self.considered.items()
         ]
         if not left_out:
-            return select(self.rule, options, self.demand.rollouts_per_s)
+            return select(rule, options, self.demand.rollouts_per_s)
         rest = [option for option in options if self.kinds[option.worker_id] not in left_out]
-        picked = select(self.rule, rest, self.demand.rollouts_per_s)
+        picked = select(rule, rest, self.demand.rollouts_per_s)
         bound = lp_bound(options, self.demand.rollouts_per_s)
         ratio = picked.cost_usd_per_h / bound if bound > 0 else 1.0
         return replace(picked, bound_usd_per_h=bound, ratio=ratio)

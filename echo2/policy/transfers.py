@@ -132,10 +132,8 @@ class Transfers:
         me, home = links.index(worker.offer.site), links.learner_site
         from_ = home if source == LEARNER else self._fleet[source].offer.site
         most_usd, found = float(links.egress[links.index(from_), me]), []
-        for other in self._fleet.in_status(*UP):
-            there = version in (other.version, other.inbound) and other.offer.can_relay and not other.late
-            usable = there and other is not worker and not self._relays.shuns(other.worker_id)
-            if not usable or other.worker_id in worker.shunned or other.worker_id == source:
+        for other in self._peers(worker):
+            if version not in (other.version, other.inbound) or other.worker_id == source:
                 continue
             row = links.index(other.offer.site)
             if links.egress[row, me] <= most_usd:
@@ -146,9 +144,19 @@ class Transfers:
         """(name, site, uplink) of who can serve a version to a worker: the learner, or who works with it."""
         links = self._settings.links
         holders = [(LEARNER, links.learner_site, links.learner_uplink_bps)]
-        for other in self._fleet.in_status(*UP):
-            able = other.version == version and other.offer.can_relay and not other.late
-            able = able and not self._relays.shuns(other.worker_id)
-            if able and other is not worker and other.worker_id not in worker.shunned:
+        for other in self._peers(worker):
+            if other.version == version:
                 holders.append((other.worker_id, other.offer.site, other.offer.uplink_bps))
         return holders
+
+    def _peers(self, worker: Worker) -> list[Worker]:
+        """Whom a worker may ask for chunks, whatever they hold: up, able to relay, in time, not shunned."""
+        return [
+            other
+            for other in self._fleet.in_status(*UP)
+            if other is not worker
+            and other.offer.can_relay
+            and not other.late
+            and other.worker_id not in worker.shunned
+            and not self._relays.shuns(other.worker_id)
+        ]
