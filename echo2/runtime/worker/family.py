@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from typing import Any
+
+KILLED_S = 1.5
+"""Seconds the killed have to be gone."""
 
 
-def kill_descendants() -> None:
-    """Kill whatever this process has started and that still runs. psutil comes with vLLM, which needs it."""
+def descendants() -> list[Any]:
+    """The processes this one has started, and theirs; none without psutil, which vLLM needs and brings."""
     if find_spec("psutil") is None:
-        return
+        return []
     import psutil  # type: ignore[import-untyped]
 
-    children = psutil.Process().children(recursive=True)
-    for child in children:
+    return list(psutil.Process().children(recursive=True))
+
+
+def kill_descendants(known: Sequence[Any] = ()) -> None:
+    """Kill what this process has started and that still runs, and the `known` of earlier.
+
+    One whose own parent has died since is nobody's descendant any more: it is found among the known only.
+    """
+    family = {process.pid: process for process in [*known, *descendants()]}
+    if not family:
+        return
+    import psutil
+
+    for process in family.values():
         with suppress(psutil.NoSuchProcess):
-            child.kill()
-    psutil.wait_procs(children, timeout=2.0)
+            process.kill()  # psutil checks the creation time: never another process with a reused id
+    psutil.wait_procs(list(family.values()), timeout=KILLED_S)
 
 
-def end_at_once(code: int) -> None:
-    """End this process now, with everything it has started. Never returns."""
+def end_at_once(code: int, known: Sequence[Any] = ()) -> None:
+    """End this process now, with everything it has started and the `known` of earlier. Never returns."""
     try:
-        kill_descendants()
+        kill_descendants(known)
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

@@ -1,6 +1,6 @@
 """One worker as a process: signals, the parent, the way out. Called by `echo2 worker`.
 
-Whatever happens, the process is gone `END_S` seconds after it was told to end, and nothing it has started
+Whatever happens, the process is gone within 10 seconds of being told to end, and nothing it has started
 outlives it: a thread sees to that even when the event loop hangs.
 """
 
@@ -13,14 +13,16 @@ import signal
 import sys
 import time
 from threading import Thread, Timer
+from typing import Any
 
 from echo2.runtime.worker.agent import Agent
 from echo2.runtime.worker.build import WorkerSettings, opened
-from echo2.runtime.worker.family import Parent, end_at_once
+from echo2.runtime.worker.family import Parent, descendants, end_at_once
 
 log = logging.getLogger("echo2.worker")
 
-END_S = 9.0
+END_S = 7.0
+"""Seconds for an end in order; then it is cut short, which may take `family.KILLED_S` more."""
 FINISHED, ORPHANED = 0, 143
 WATCH_S = 1.0
 
@@ -31,11 +33,12 @@ class Ending:
     def __init__(self, agent: Agent, loop: asyncio.AbstractEventLoop) -> None:
         self._agent, self._loop = agent, loop
         self.code: int | None = None
+        self._family: list[Any] = []
 
     def signalled(self, number: int) -> None:
         """SIGINT or SIGTERM: end in order; at once when it comes again."""
         if self.code is not None:
-            end_at_once(self.code)
+            end_at_once(self.code, self._family)
         self._begin(128 + number)
         self._agent.end(f"signal {signal.Signals(number).name}")
 
@@ -47,7 +50,8 @@ class Ending:
 
     def _begin(self, code: int) -> None:
         self.code = code
-        timer = Timer(END_S, end_at_once, (code,))
+        self._family = descendants()
+        timer = Timer(END_S, end_at_once, (code, self._family))
         timer.daemon = True
         timer.start()
 
