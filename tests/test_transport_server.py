@@ -267,7 +267,7 @@ def test_what_needs_no_token_reveals_nothing() -> None:
     """Metrics, health and the API's description are open; pages, unknown routes and methods are not there."""
 
     async def what(http: httpx.AsyncClient, desk: Desk) -> None:
-        assert (await http.get("/metrics")).text == "echo2_version 3\n"
+        assert (await http.get("/metrics")).text.startswith("echo2_version 3\n# HELP echo2_answer_seconds")
         assert (await http.get("/healthz")).json() == {"version": 3}
         for path in ("/docs", "/redoc", "/", "/v1/nothing"):
             problem(await http.get(path), 404, "no-such-route")

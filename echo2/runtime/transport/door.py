@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from echo2.errors import UserError
 from echo2.runtime.transport import messages as m
+from echo2.runtime.transport.answers import Answers
 from echo2.runtime.transport.auth import LEASE_HEADER, authorised
 from echo2.runtime.transport.coordinator import Refusal
 from echo2.runtime.transport.limits import Crowd, LeaseCount, Limits, drain, read_body
@@ -30,11 +32,12 @@ Answer = TypeVar("Answer")
 
 
 class Door:
-    """The token and limits of one server, and who is inside."""
+    """The token and limits of one server, who is inside, and how long answers took."""
 
     def __init__(self, token: str, limits: Limits) -> None:
         self._token, self.limits = token, limits
         self._crowd, self.leases = Crowd(limits.requests), LeaseCount(limits.leases)
+        self.answers = Answers()
         self._closing = False
         self._waiting: set[asyncio.Task[object]] = set()
 
@@ -65,6 +68,15 @@ class Door:
         self, request: Request, inside: Callable[[Request], Awaitable[Response]], needs_token: bool = True
     ) -> Response:
         """What `inside` answers, or a Problem. Without the right token nothing else is looked at."""
+        began_s = time.monotonic()
+        try:
+            return await self._answer(request, inside, needs_token)
+        finally:
+            self.answers.add(inside.__name__, time.monotonic() - began_s)
+
+    async def _answer(
+        self, request: Request, inside: Callable[[Request], Awaitable[Response]], needs_token: bool
+    ) -> Response:
         drain_bytes = STRANGER_BYTES
         try:
             if needs_token and not authorised(request.headers.get("authorization"), self._token):

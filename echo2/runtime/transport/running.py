@@ -42,7 +42,7 @@ class Server:
         if (tls_cert is None) != (tls_key is None):
             raise UserError("TLS needs both a certificate and its key; give both files or neither")
         logging.getLogger("uvicorn.error").addFilter(_cut_off)
-        self._app = app
+        self._door: Door = app.state.door
         self._host, self._port, self._cert, self._key = host, port, tls_cert, tls_key
         self._config = uvicorn.Config(
             app,
@@ -62,6 +62,7 @@ class Server:
         )
         self._server = _InLoop(self._config)
         self._task: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
         self.port = port
 
     @property
@@ -83,13 +84,15 @@ class Server:
                     await self._task
                     raise RuntimeError("the HTTP server ended before it had started")
                 await asyncio.sleep(0.01)
+        self._watch = asyncio.create_task(self._door.answers.watch(), name="echo2-http-lag")
 
     async def stop(self) -> None:
         """Take no more, give what runs some seconds, close everything. May be repeated."""
         if self._task is None:
             return
-        door: Door = self._app.state.door
-        door.close()
+        self._door.close()
+        if self._watch is not None:
+            self._watch.cancel()
         self._server.should_exit = True
         task, self._task = self._task, None
         await task

@@ -138,7 +138,8 @@ class _Routes:
         return chunk_reply(path, request.headers.get("range"), self._uplink, order)
 
     async def metrics(self, _request: Request) -> Response:
-        return Response(self._coordinator.metrics(), media_type="text/plain; version=0.0.4")
+        own = "".join(f"{line}\n" for line in self._door.answers.lines())
+        return Response(self._coordinator.metrics() + own, media_type="text/plain; version=0.0.4")
 
     async def health(self, _request: Request) -> Response:
         return Response(json.dumps(self._coordinator.health()), media_type="application/json")
