@@ -37,7 +37,7 @@ def test_real_vllm_generates_swaps_and_leaves_no_process(tmp_path: Path) -> None
         async with worker("--join", host.url, "--engine", "vllm", "--threads", 1) as process:
             await bench.joined()
             bench.order(start(0))
-            await bench.until(lambda: bench.reports_of(m.Up) or bench.reports_of(m.Down), 90)
+            await bench.until(lambda: bench.reports_of(m.Up) or bench.reports_of(m.Down), 180)
             assert bench.reports_of(m.Up), bench.reports_in
             bench.order(generate(1), m.Fetch(version=1))
             assert len(await bench.group(1, 4)) == 4
@@ -55,7 +55,7 @@ def test_real_vllm_generates_swaps_and_leaves_no_process(tmp_path: Path) -> None
             assert [child for child in children if alive(child)] == []
         await host.down()
 
-    run(scenario(), 150)
+    run(scenario(), 300)
 
 
 def alive(process: Any) -> bool:
