@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from socket import IPPROTO_TCP, TCP_NODELAY
 from typing import Any
 
 import httpx
@@ -287,6 +288,7 @@ def test_the_api_describes_itself() -> None:
         "/v1/reports": ("post", "Reports", "Done"),
         "/v1/leave": ("post", "Leave", "Done"),
         "/v1/snapshots/{version}": ("get", None, "SignedManifest"),
+        "/v1/pages/{version}": ("get", None, "Pages"),
         "/v1/chunks/{digest}": ("get", None, None),
         "/metrics": ("get", None, None),
         "/healthz": ("get", None, None),
@@ -338,6 +340,22 @@ def test_tls_files_are_checked(tmp_path: Path) -> None:
     for path in (bad, tmp_path / "missing.pem"):
         with pytest.raises(UserError, match=path.name):
             asyncio.run(Server(app, tls_cert=path, tls_key=path).start())
+
+
+def test_answers_leave_at_once() -> None:
+    """The kernel never holds back the rest of an answer until the first part is acknowledged (TCP_NODELAY)."""
+
+    async def main() -> None:
+        async with (
+            serving(Desk(), Limits()) as server,
+            httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=10) as http,
+        ):
+            await http.get("/healthz")
+            (connection,) = server._server.server_state.connections
+            line: Any = connection
+            assert line.transport.get_extra_info("socket").getsockopt(IPPROTO_TCP, TCP_NODELAY)
+
+    asyncio.run(main())
 
 
 def test_stopping_cuts_a_long_poll_short() -> None:

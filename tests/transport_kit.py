@@ -16,6 +16,7 @@ from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.client import Client
 from echo2.runtime.transport.coordinator import Refusal, UnknownLease
 from echo2.runtime.transport.limits import DEFAULT_LIMITS, Limits
+from echo2.runtime.transport.pages import Pages
 from echo2.runtime.transport.server import Server, make_app
 from echo2.runtime.transport.shaping import UNSHAPED, ShapedLink, Shaper
 from echo2.runtime.transport.signing import RunKey
@@ -78,6 +79,10 @@ class Desk:
         if self.store is None:
             raise Refusal(404, "no-snapshot", "none yet")
         return self.store.signed(version)
+
+    async def pages(self, version: int, draft: str, number: int, wait_s: float) -> Pages:
+        assert self.store is not None
+        return await self.store.draft(version, draft).pages(number, wait_s)
 
     def chunk(self, digest: str) -> Path:
         self.asked.append(digest)

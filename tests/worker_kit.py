@@ -17,6 +17,7 @@ from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.client import Client
 from echo2.runtime.transport.coordinator import Refusal, UnknownLease
 from echo2.runtime.transport.model_files import model_files_of
+from echo2.runtime.transport.pages import Pages
 from echo2.runtime.transport.receive import SnapshotReceiver
 from echo2.runtime.transport.server import Server, make_app
 from echo2.runtime.transport.signing import RunKey
@@ -150,6 +151,9 @@ class Bench:
 
     def manifest(self, version: int) -> m.SignedManifest:
         return self.store.signed(version)
+
+    async def pages(self, version: int, draft: str, number: int, wait_s: float) -> Pages:
+        return await self.store.draft(version, draft).pages(number, wait_s)
 
     def chunk(self, digest: str) -> Path:
         return self.flip(digest) or self.store.chunk(digest)

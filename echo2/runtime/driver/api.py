@@ -8,6 +8,7 @@ from pathlib import Path
 from echo2.runtime.driver import hub as h
 from echo2.runtime.driver.world import LiveWorld
 from echo2.runtime.transport import messages as m
+from echo2.runtime.transport.pages import Pages
 from echo2.runtime.transport.snapshot import SnapshotStore
 
 
@@ -22,6 +23,10 @@ class LearnerApi:
     def manifest(self, version: int) -> m.SignedManifest:
         """The signed manifest of a version, of the newest for -1."""
         return self._store.signed(version)
+
+    async def pages(self, version: int, draft: str, number: int, wait_s: float) -> Pages:
+        """The pages of a version that is being encoded."""
+        return await self._store.draft(version, draft).pages(number, wait_s)
 
     def chunk(self, digest: str) -> Path:
         """The file of a chunk."""

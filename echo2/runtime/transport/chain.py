@@ -123,6 +123,14 @@ def cheapest(chain: Sequence[Manifest], held: Mapping[int, Set[str]]) -> Payload
     return best
 
 
+def delta_chunks(total: float, most: int) -> int:
+    """How many chunks a file of so many bytes is cut into by `next_chunk_bytes`; at least 1."""
+    count, written = 1, next_chunk_bytes(0, most)
+    while written < total:
+        count, written = count + 1, written + next_chunk_bytes(written, most)
+    return count
+
+
 def chunk_bytes_of(total: int, most: int) -> int:
     """Bytes of each chunk of a file of `total` bytes: total / 64, at least 64 KiB, at most `most` (ours)."""
     return min(most, max(FLOOR_BYTES, -(-total // PIECES)))

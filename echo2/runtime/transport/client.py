@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from echo2.errors import UserError
 from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.auth import LEASE_HEADER
+from echo2.runtime.transport.pages import Pages
 from echo2.runtime.transport.retry import Patience
 from echo2.runtime.transport.shaping import UNSHAPED, ShapedLink
 from echo2.runtime.transport.signing import checked_key, pinned, verified
@@ -134,6 +135,14 @@ class Client:
         which = "newest" if version < 0 else str(version)
         signed = await self._call("GET", f"/v1/snapshots/{which}", b"", m.SignedManifest, ANSWER_S)
         return verified(signed, self.run_key)
+
+    async def pages(self, version: int, draft: str, number: int, wait_s: int) -> Pages:
+        """The pages of a draft from `number` on, none after `wait_s`; their signatures are not checked here.
+
+        Raises Refused: 404 for a draft that is not known (any more), 410 for one that was given up.
+        """
+        path = f"/v1/pages/{version}?draft={draft}&from={number}&wait_s={wait_s}"
+        return await self._call("GET", path, b"", Pages, ANSWER_S + wait_s)
 
     @asynccontextmanager
     async def chunk(

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from echo2.errors import UserError
 from echo2.runtime.transport import messages as m
+from echo2.runtime.transport.pages import Pages
 
 
 class Refusal(UserError):  # noqa: N818 - an answer, not a failure
@@ -53,6 +54,10 @@ class Coordinator(Protocol):
 
     def manifest(self, version: int) -> m.SignedManifest:
         """The signed manifest of `version`, of the newest version for -1. Raises Refusal (404)."""
+        ...
+
+    async def pages(self, version: int, draft: str, number: int, wait_s: float) -> Pages:
+        """The pages of a draft from `number` on; none after `wait_s`. Raises Refusal (404, 410)."""
         ...
 
     def chunk(self, digest: str) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from echo2.errors import UserError
@@ -19,8 +20,11 @@ from echo2.runtime.transport.model_files import WEIGHTS_FILE
 from echo2.runtime.transport.rebuild import rebuild
 from echo2.runtime.transport.shelf import Shelf
 from echo2.runtime.transport.store import explained
+from echo2.runtime.transport.tensor_table import entry_bytes
 from echo2.runtime.transport.unfinished import (
+    DraftJob,
     Job,
+    Placing,
     chunks_in,
     delta_name,
     has_digest,
@@ -74,9 +78,7 @@ class Disk:
         with explained(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
             mine = [path for path in (job.path, job.base) if path is not None]
-            for other in self._directory.glob(f"{_UNFINISHED}*"):
-                if other not in mine:
-                    self._remove(other)
+            self._clear(mine)
             for path in mine:
                 path.mkdir(exist_ok=True)
             sources = [sources_in(path) for path in self._shown()]
@@ -92,10 +94,13 @@ class Disk:
                     stream.truncate(listed.size)
         return job
 
-    def place(self, job: Job, chunk: Chunk, data: bytearray) -> None:
-        """Write verified bytes where they belong, and tell the shelf."""
+    def take(self, job: Placing, chunk: Chunk, data: bytearray) -> bool:
+        """Write the bytes of a chunk where they belong, and tell the shelf; False where they are not its."""
+        if not has_digest(data, chunk):
+            return False
         place(job, chunk, data)
         self._shelve(job, chunk)
+        return True
 
     def finish(self, job: Job) -> Path:
         """Make the weights, verify them, show the directory. Raises SnapshotError; then nothing is shown."""
@@ -107,7 +112,7 @@ class Disk:
             job.base, job.parent = None, base / WEIGHTS_FILE
         if payload.steps:
             assert job.parent is not None  # a payload with steps has a base or a parent
-            deltas = [(step, job.path / delta_name(step)) for step in payload.steps]
+            deltas = [(step, job.path / delta_name(step.version)) for step in payload.steps]
             with explained(self._directory):
                 rebuild(job.parent, deltas, job.path / WEIGHTS_FILE)
         verify(job.path, job.manifest)
@@ -117,6 +122,40 @@ class Disk:
             for old in self._shown()[keep:]:
                 self._remove(old)
         return path
+
+    # ---- one whose chunks are not all known yet ----------------------------------------------------
+
+    def begin(self, version: int, draft_id: str, parent: int) -> DraftJob:
+        """Make room for the chunks of a delta against `parent`. Raises SnapshotError where it is not here."""
+        owns = [own for path in self._shown() for own in read_record(path)[:1] if own.version == parent]
+        if not owns:
+            raise SnapshotError(f"version {parent}, from which the delta leads on, is not on this disk")
+        path = self._directory / f"{_UNFINISHED}draft-{version:08d}-{draft_id[:16]}"
+        with explained(self._directory):
+            self._clear([])
+            path.mkdir()
+        most = sum(entry_bytes(entry) for entry in owns[0].tensors)
+        return DraftJob(path, path / delta_name(version), frozenset(own.weights for own in owns), most)
+
+    def extend(self, job: DraftJob, chunks: Sequence[Chunk], at: int) -> None:
+        """The next chunks stand at `at` of the delta. Raises SnapshotError where there is too little room."""
+        self._check_free(job.path.name, sum(chunk.size for chunk in chunks) + job.most_bytes)
+        for chunk in chunks:
+            job.places.setdefault(chunk, []).append((job.file, at))
+            at += chunk.size
+
+    def adopt(self, job: DraftJob, manifest: Manifest) -> None:
+        """The chunks are those of this manifest's delta: what `prepare` will find."""
+        path = self._unfinished(manifest)
+        with explained(self._directory):
+            if path.exists():
+                self._remove(path)
+            job.path.rename(path)
+        self._shelf.moved(job.path, path)
+
+    def drop(self, job: DraftJob) -> None:
+        """Nothing will come of it."""
+        self._remove(job.path)
 
     # ---- inside ------------------------------------------------------------------------------------
 
@@ -137,12 +176,21 @@ class Disk:
         missing = sum(chunk.size * len(job.places[chunk]) for chunk in job.waiting)
         if job.payload.steps:
             missing += result_bytes(job.manifest)
+        self._check_free(f"snapshot {job.manifest.version}", missing)
+
+    def _check_free(self, what: str, missing: int) -> None:
         free = shutil.disk_usage(self._directory).free
         if missing + _SPARE_BYTES > free:
             raise SnapshotError(
-                f"snapshot {job.manifest.version} needs {missing:,} more bytes in {str(self._directory)!r}, "
-                f"which has {free:,} free; free some space or choose another directory"
+                f"{what} needs {missing:,} more bytes in {str(self._directory)!r}, which has {free:,} free; "
+                "free some space or choose another directory"
             )
+
+    def _clear(self, spared: list[Path]) -> None:
+        """Remove what is unfinished but for a few directories."""
+        for other in self._directory.glob(f"{_UNFINISHED}*"):
+            if other not in spared:
+                self._remove(other)
 
     def _show(self, path: Path, manifest: Manifest, record: list[Manifest]) -> Path:
         """Give a verified directory its name."""
@@ -166,7 +214,7 @@ class Disk:
             if file.name != WEIGHTS_FILE or same:
                 self._shelf.add(chunk.digest, file, at, chunk.size)
 
-    def _shelve(self, job: Job, chunk: Chunk) -> None:
+    def _shelve(self, job: Placing, chunk: Chunk) -> None:
         file, at = job.places[chunk][0]
         self._shelf.add(chunk.digest, file, at, chunk.size)
 

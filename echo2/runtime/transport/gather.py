@@ -7,14 +7,16 @@ comes, its chunks come from the learner.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.chain import Put
 from echo2.runtime.transport.client import Client
 from echo2.runtime.transport.gathering import Gathering
+from echo2.runtime.transport.growing import Growing
 from echo2.runtime.transport.pace import PaceLimits
 from echo2.runtime.transport.relay import relay_key
 from echo2.runtime.transport.shaping import UNSHAPED, ShapedLink
@@ -76,10 +78,33 @@ class Gatherer:
         goes before `route`. Raises SnapshotError for what the learner itself has wrong or no longer has,
         Unreachable when it is silent for too long, and what `put` raises. Cancelling is safe.
         """
+        return await self._carried_out(Gathering(self, version, payload, missing, put), route)
+
+    async def gather_growing(
+        self,
+        version: int,
+        put: Put,
+        route: m.Route | None,
+        feed: Callable[[Growing], Coroutine[None, None, None]],
+    ) -> int:
+        """The same for chunks that are not known yet: `feed` runs beside it, tells more and closes the list.
+
+        Ends when all are there. Raises also what `feed` does.
+        """
+        run = Growing(self, version, put)
+        feeding = asyncio.create_task(feed(run), name=f"echo2-pages-{version}")
+        feeding.add_done_callback(run.ended)
+        try:
+            return await self._carried_out(run, route)
+        finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+
+    async def _carried_out(self, run: Gathering, route: m.Route | None) -> int:
+        version = run.version
         if self._next is not None and self._next[0] == version:
             route = self._next[1]
-        self._next = None
-        self._running = run = Gathering(self, version, payload, missing, put)
+        self._next, self._running = None, run
         try:
             return await run.run(route)
         finally:

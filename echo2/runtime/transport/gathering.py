@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from echo2.policy.broadcast.schedule import rarest_first
@@ -20,7 +19,7 @@ from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.client import Broken
 from echo2.runtime.transport.fetching import TRIES, Fetching, Part
 from echo2.runtime.transport.holdings import holdings_of
-from echo2.runtime.transport.lane import Cause, Lane, Port
+from echo2.runtime.transport.lane import Cause, Flight, Lane, Port, laggards
 from echo2.runtime.transport.learner_port import learner_port
 from echo2.runtime.transport.line import Line
 
@@ -33,15 +32,6 @@ log = logging.getLogger("echo2.worker")
 WATCH_S = 0.25
 HOLDINGS_S = 1.0
 _LEARNER = m.Source(worker_id=m.LEARNER)
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A chunk that is being fetched."""
-
-    lane: Lane
-    port: Port
-    task: asyncio.Task[None]
 
 
 class Gathering:
@@ -68,7 +58,7 @@ class Gathering:
         self._missing |= set(range(len(payload), len(self._payload)))
         self._lanes: dict[str, Lane] = {}
         self._whose: dict[int, str] = {}
-        self._flying: dict[int, _Flight] = {}
+        self._flying: dict[int, Flight] = {}
         self._parts: dict[int, Part] = {}
         self._route: m.Route | None = None
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -86,13 +76,17 @@ class Gathering:
         """The same by source."""
         return {name: lane.bytes for name, lane in self._lanes.items() if lane.bytes}
 
+    @property
+    def _unfinished(self) -> bool:
+        return bool(self._missing)
+
     async def run(self, route: m.Route | None) -> int:
         """Until everything is there; bytes that came."""
-        if not self._missing:
+        if not self._unfinished:
             return 0
         self.follow(route)
         watching = asyncio.create_task(self._watch(), name="echo2-gather-watch")
-        watching.add_done_callback(self._ended)
+        watching.add_done_callback(self.ended)
         try:
             await self._end
         finally:
@@ -149,13 +143,20 @@ class Gathering:
         name = lane.source.worker_id
         for i in queue:
             self._whose[i] = name
-        expected_s = self._route.expected_s if self._route is not None else 0.0
         sizes = [self._payload[i].size for i in queue]
-        bps = 8.0 * sum(sizes) / expected_s if expected_s > 0 else 0.0
-        lane.owe(queue, bps, max(sizes, default=0))
+        lane.owe(queue, self._expected_bps(lane, sum(sizes)), max(sizes, default=0))
+        self._begin_streams(lane)
+
+    def _expected_bps(self, lane: Lane, n_bytes: int) -> float:
+        """What the plan expects of a source that owes so much; 0: nobody knows."""
+        expected_s = self._route.expected_s if self._route is not None else 0.0
+        return 8.0 * n_bytes / expected_s if expected_s > 0 else 0.0
+
+    def _begin_streams(self, lane: Lane) -> None:
+        name, queue = lane.source.worker_id, lane.queue
         while len(lane.streams) < min(self._owner.settings.streams, len(queue)) and not lane.dead:
             task = asyncio.create_task(self._stream(lane), name=f"echo2-gather-{name}")
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self.ended)
             lane.streams.append(task)
 
     # ---- streams -----------------------------------------------------------------------------------
@@ -163,14 +164,14 @@ class Gathering:
     async def _stream(self, lane: Lane) -> None:
         port = self._port(lane)
         lane.ports.append(port)
-        while self._missing:
+        while self._unfinished:
             i = self._next(lane)
             if i is None:
                 lane.changed.clear()
                 await lane.changed.wait()
                 continue
             task = asyncio.create_task(self._fetch(lane, port, i))
-            self._flying[i] = _Flight(lane, port, task)
+            self._flying[i] = Flight(lane, port, task)
             try:
                 await asyncio.wait({task})
             finally:
@@ -195,7 +196,8 @@ class Gathering:
         lane.queue = [i for i in lane.queue if i in self._missing]
         return next((i for i in lane.queue if i not in self._flying), None)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """A task of this gather has ended: with an error, so does the gather."""
         if not task.cancelled() and (error := task.exception()) is not None and not self._end.done():
             self._end.set_exception(error)
 
@@ -226,7 +228,10 @@ class Gathering:
         if lane.is_learner:
             self._fetching.patience.progress()
         self._missing.discard(i)
-        if not self._missing and not self._end.done():
+        self._end_if_whole()
+
+    def _end_if_whole(self) -> None:
+        if not self._unfinished and not self._end.done():
             self._end.set_result(None)
 
     # ---- failures ----------------------------------------------------------------------------------
@@ -255,14 +260,8 @@ class Gathering:
 
     def _judge(self, lanes: list[Lane]) -> None:
         """Let those fail that are too slow. Never the learner: there is nobody behind it."""
-        for lane in lanes:
-            lane.pace.tick(lane.out > 0, lane.sending, lane.held_up)
-        shares = {id(lane): share for lane in lanes if (share := lane.pace.share) is not None}
-        for lane in lanes:
-            others = [share for key, share in shares.items() if key != id(lane)]
-            detail = lane.pace.verdict(lane.sending, self._owner.settings.wait_s, others)
-            if detail and not lane.is_learner:
-                self._fail(lane, "slow", detail)
+        for lane, detail in laggards(lanes, self._owner.settings.wait_s):
+            self._fail(lane, "slow", detail)
 
     async def _watch(self) -> None:
         ticks = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from echo2.runtime.transport import messages as m
@@ -76,3 +77,26 @@ class Lane:
             task.cancel()
         for port in self.ports:
             port.close()
+
+
+@dataclass(slots=True)
+class Flight:
+    """A chunk that is being fetched."""
+
+    lane: Lane
+    port: Port
+    task: asyncio.Task[None]
+
+
+def laggards(lanes: Sequence[Lane], poll_s: float) -> list[tuple[Lane, str]]:
+    """Those that are too slow, and why. Never the learner: there is nobody behind it. To be called often."""
+    for lane in lanes:
+        lane.pace.tick(lane.out > 0, lane.sending, lane.held_up)
+    shares = {id(lane): share for lane in lanes if (share := lane.pace.share) is not None}
+    found = []
+    for lane in lanes:
+        others = [share for key, share in shares.items() if key != id(lane)]
+        detail = lane.pace.verdict(lane.sending, poll_s, others)
+        if detail and not lane.is_learner:
+            found.append((lane, detail))
+    return found

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised with every change that an older worker cannot follow."""
 
 MAX_TOKENS = 1 << 20
@@ -148,12 +148,20 @@ class Source(Message):
     url: Url = ""
 
 
+class Draft(Message):
+    """A delta that is being encoded: its chunks are told in signed pages (`pages`). `bytes`: as expected."""
+
+    id: Digest
+    bytes: Annotated[int, Field(ge=0, le=2**50)]
+
+
 class Route(Message):
     """From whom each chunk of a payload comes: `sources[turns[i]]`; one turn: all of them from that source.
 
     The payload: the chunks of the full file, or of the deltas of the chain, oldest first. Without turns each
     chunk comes from whichever source has it, the rarest first. The learner is the last resort for all.
-    `expected_s`: when all of it should be there by the plan; 0: nobody knows.
+    `expected_s`: when all of it should be there by the plan; 0: nobody knows. With a `draft` the payload is
+    that delta alone, of as many chunks as its pages will have, and the turns begin anew after the last.
     """
 
     sources: Annotated[tuple[Source, ...], Field(min_length=1, max_length=MAX_SOURCES, strict=False)]
@@ -162,6 +170,7 @@ class Route(Message):
         Field(max_length=MAX_CHUNKS, strict=False),
     ] = ()
     expected_s: Seconds = 0.0
+    draft: Draft | None = None
 
     @model_validator(mode="after")
     def _turns_have_sources(self) -> Route:

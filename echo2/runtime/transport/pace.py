@@ -4,7 +4,7 @@ Three ways to fall short, each with a limit that grows with what the plan expect
 *silent*: a request is out and not a byte has come, not even "not yet"; *starving*: it answers, but no chunk
 has come for very long; *behind*: of what the plan expects it sent less than half of what the other sources
 do at the median, or less than a quarter where there are no others. Time in which this machine's own link
-held things back counts for none of them.
+held things back, or in which this process itself stood still, counts for none of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from statistics import median
 LEAST_SHARE = 0.5
 CHUNKS = 2.0
 """A source may be silent for as long as this many of its chunks take by the plan."""
+STOOD_STILL_S = 2.0
+"""Of so long a time between two ticks, a few a second, this process had none: sources are not to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,9 @@ class Pace:
         middle of a chunk; `held_up`: this machine's own link is what is slow."""
         now = self._clock()
         passed_s, self._tick_s = now - self._tick_s, now
-        if held_up or not waiting:
-            self._heard_s += passed_s
-            self._chunk_at_s += passed_s
+        if held_up or not waiting or passed_s >= STOOD_STILL_S:
+            self._heard_s = min(now, self._heard_s + passed_s)
+            self._chunk_at_s = min(now, self._chunk_at_s + passed_s)
         elif sending:
             self._sending_s += passed_s
             self._samples.append((self._sending_s, self._bytes))

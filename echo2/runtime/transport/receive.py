@@ -4,7 +4,8 @@ Chunks go straight to their place in an unfinished directory, which is renamed w
 verified; so a model directory that exists is a whole one, and a fetch that is cancelled, refused or cut off
 changes nothing. Where a version on this disk leads to the wanted one by deltas, they are fetched instead of
 the full file; when they do not come or do not fit, the newest full file and the deltas after it are. What an
-unfinished or an earlier version on disk already holds is not fetched again. Nothing is ever unpickled.
+unfinished or an earlier version on disk already holds is not fetched again. What is still encoded is fetched
+ahead where the route says so (`ahead`). Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from echo2.errors import UserError
-from echo2.runtime.transport import chain, unfinished
+from echo2.runtime.transport import chain
+from echo2.runtime.transport.ahead import Ahead
 from echo2.runtime.transport.client import Client, Refused
 from echo2.runtime.transport.disk import Disk
 from echo2.runtime.transport.gather import Gatherer, GatherSettings
@@ -75,6 +77,7 @@ class SnapshotReceiver:
         self._gatherer = gatherer or Gatherer(client, "", settings=settings)
         self.shelf = shelf or Shelf()
         self._disk = Disk(directory, keep, self.shelf)
+        self._ahead = Ahead(client, self._disk, self._gatherer, self.shelf, max_bytes, self._in_thread)
         self._one_at_a_time = asyncio.Lock()
         self._step: asyncio.Task[object] | None = None
 
@@ -90,11 +93,30 @@ class SnapshotReceiver:
             if self._step is not None:
                 # a thread that a cancelled fetch has left behind still writes
                 await asyncio.wait([self._step])
-            target = await self._manifest(version)
             began_s = time.monotonic()
+            target, ahead_bytes = await self._target(version, parent, route)
+            ahead_s, began_s = time.monotonic() - began_s if ahead_bytes else 0.0, time.monotonic()
             if (path := await self._in_thread(self._disk.have, target)) is not None:
                 return Received(path, target, 0.0, time.monotonic() - began_s, 0)
-            return await self._brought(target, parent, route)
+            got = await self._brought(target, parent, route)
+            return replace(got, transfer_s=got.transfer_s + ahead_s, bytes=got.bytes + ahead_bytes)
+
+    async def _target(self, version: int, parent: int, route: Route | None) -> tuple[Manifest, int]:
+        """The manifest, and the bytes of the delta that came while it was encoded, where the route has it so.
+
+        Where those have to be thrown away, the version is waited for, and fetched like any other.
+        """
+        if route is None or route.draft is None:
+            return await self._manifest(version), 0
+        try:
+            return await self._ahead.fetch(version, parent, route, self._manifest)
+        except SnapshotError as error:
+            log.warning("version %d: what came while it was encoded is dropped: %s", version, error)
+            await self._ahead.settled(version, route.draft)
+            try:
+                return await self._manifest(version), 0
+            except Refused:
+                raise error from None
 
     async def _brought(self, target: Manifest, parent: int, route: Route | None) -> Received:
         """By the payload that was planned; by the newest full file where that fails."""
@@ -118,10 +140,7 @@ class SnapshotReceiver:
         self.shelf.expect(payload.target.version, [chunk.digest for chunk in payload.chunks])
 
         async def put(chunk: Chunk, data: bytearray) -> bool:
-            if not await asyncio.to_thread(unfinished.has_digest, data, chunk):
-                return False
-            await asyncio.to_thread(self._disk.place, job, chunk, data)
-            return True
+            return await asyncio.to_thread(self._disk.take, job, chunk, data)
 
         version = payload.target.version
         job.bytes = await self._gatherer.gather(version, payload.chunks, job.waiting, put, route)
@@ -130,12 +149,12 @@ class SnapshotReceiver:
         seconds = time.monotonic() - fetched_s
         return Received(path, payload.target, fetched_s - began_s, seconds, job.bytes, payload.parent)
 
-    async def _in_thread(self, step: Callable[..., Made], *given: object) -> Made:
-        """Run a step that blocks. A cancelled caller leaves at once; `fetch` waits for what it left."""
+    def _in_thread(self, step: Callable[..., Made], *given: object) -> asyncio.Future[Made]:
+        """Begin a step that blocks. A cancelled caller leaves at once; `fetch` waits for what it left."""
         task = asyncio.create_task(asyncio.to_thread(step, *given))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._step = task
-        return await asyncio.shield(task)
+        return asyncio.shield(task)
 
     # ---- which payload ---------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from echo2.runtime.transport.coordinator import Coordinator, Refusal
 from echo2.runtime.transport.door import Door, lease_of, parsed, problem, reply
 from echo2.runtime.transport.limits import DEFAULT_LIMITS, Limits
 from echo2.runtime.transport.openapi import body_of, describe
+from echo2.runtime.transport.pages import Pages
 from echo2.runtime.transport.running import Server
 from echo2.runtime.transport.shaping import Shaper
 
@@ -74,6 +75,7 @@ class _Routes:
         self._post("/v1/reports", m.Reports, m.Done, self.reports)
         self._post("/v1/leave", m.Leave, m.Done, self.leave)
         self._get("/v1/snapshots/{version}", self.manifest, {200: {"model": m.SignedManifest}}, True)
+        self._get("/v1/pages/{version}", self.pages, {200: {"model": Pages}}, True)
         binary: dict[str, Any] = {"content": {"application/octet-stream": {}}}
         self._get("/v1/chunks/{digest}", self.chunk, {200: binary, 206: binary}, True)
         self._get("/metrics", self.metrics, {200: {"content": {"text/plain": {}}}}, False)
@@ -119,7 +121,7 @@ class _Routes:
     async def manifest(self, request: Request) -> Response:
         """The manifest of a version: a number, or `newest`."""
         version = request.path_params["version"]
-        if version != "newest" and not (version.isascii() and version.isdigit() and len(version) < 10):
+        if version != "newest" and not _is_number(version):
             raise Refusal(422, "malformed", f"version is {version[:40]!r}; give a number or 'newest'")
         manifest = self._coordinator.manifest(-1 if version == "newest" else int(version))
         if manifest is not self._manifest[0]:
@@ -127,13 +129,25 @@ class _Routes:
             self._manifest = manifest, manifest.model_dump_json().encode()
         return Response(self._manifest[1], media_type="application/json")
 
+    async def pages(self, request: Request) -> Response:
+        """The pages of a draft from number `from` on, waiting `wait_s` seconds at most for one."""
+        given = {"version": request.path_params["version"], "from": "", "wait_s": ""}
+        given |= {name: value for name, value in request.query_params.items() if name in ("from", "wait_s")}
+        for name, value in given.items():
+            if not _is_number(value):
+                raise Refusal(422, "malformed", f"{name} is {value[:40]!r}; give a whole number")
+        version, number, wait_s = map(int, given.values())
+        draft = request.query_params.get("draft", "")
+        waiting = self._coordinator.pages(version, draft, number, min(wait_s, m.MAX_WAIT_S))
+        return reply(await self._door.long_poll(waiting))
+
     async def chunk(self, request: Request) -> Response:
         """The bytes of a chunk; a Range header resumes."""
         digest = request.path_params["digest"]
         if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
             raise Refusal(422, "malformed", f"digest is {digest[:70]!r}; give one in lower-case hex")
         place = request.query_params.get("place", "0")
-        order = float(place) if place.isascii() and place.isdigit() and len(place) < 10 else 0.0
+        order = float(place) if _is_number(place) else 0.0
         path = self._coordinator.chunk(digest)
         return chunk_reply(path, request.headers.get("range"), self._uplink, order)
 
@@ -186,6 +200,10 @@ class _Routes:
                 **({"security": [{"token": []}]} if needs_token else {}),
             },
         )(endpoint)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
 
 
 def _check_protocol(body: bytes) -> None:

@@ -1,8 +1,8 @@
-"""The run key: Ed25519 signatures over manifests, made on the learner's host and checked by workers.
+"""The run key: Ed25519 signatures over manifests and pages, made on the learner's host, checked by workers.
 
 The learner's host makes one key a run and keeps it in the run's folder; a worker pins the public half when
-it joins, and believes no manifest that this key has not signed. The signature is over the exact text of the
-manifest behind a prefix of its own, so that nothing else signed by the key passes for a manifest.
+it joins, and believes no manifest and no page that this key has not signed. The signature is over the exact
+text behind a prefix of its own, so that nothing else signed by the key passes for a manifest, or a page.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ import os
 import re
 import secrets
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from echo2.errors import UserError
 from echo2.runtime.transport.manifest_check import SnapshotError
-from echo2.runtime.transport.messages import Manifest, SignedManifest
+from echo2.runtime.transport.messages import Manifest, Message, SignedManifest
+from echo2.runtime.transport.pages import Page, SignedPage
 
 DOMAIN = b"echo2 snapshot manifest, format 2\0"
 """Goes before the text that is signed (ours)."""
+PAGE_DOMAIN = b"echo2 snapshot page, format 1\0"
+
+Signed = TypeVar("Signed", bound=Message)
 
 _HEX_32 = re.compile(r"[0-9a-f]{64}")
 
@@ -48,6 +53,11 @@ class RunKey:
         text = manifest.model_dump_json()
         return SignedManifest(manifest=text, signature=self._key.sign(DOMAIN + text.encode()).hex())
 
+    def sign_page(self, page: Page) -> SignedPage:
+        """The same for a page."""
+        text = page.model_dump_json()
+        return SignedPage(page=text, signature=self._key.sign(PAGE_DOMAIN + text.encode()).hex())
+
 
 def kept_key(file: Path) -> RunKey:
     """The key in `file`; a new one, readable by its owner only, where there is none yet.
@@ -71,22 +81,33 @@ def kept_key(file: Path) -> RunKey:
 
 def verified(signed: SignedManifest, run_key: str) -> Manifest:
     """The manifest, if the run's key has signed this very text. Raises SnapshotError."""
+    return _verified(signed.manifest, signed.signature, DOMAIN, run_key, Manifest, "manifest")
+
+
+def verified_page(signed: SignedPage, run_key: str) -> Page:
+    """The page, if the run's key has signed this very text. Raises SnapshotError."""
+    return _verified(signed.page, signed.signature, PAGE_DOMAIN, run_key, Page, "page")
+
+
+def _verified(
+    text: str, signature: str, domain: bytes, run_key: str, kind: type[Signed], what: str
+) -> Signed:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(checked_key(run_key)))
     try:
-        public.verify(bytes.fromhex(signed.signature), DOMAIN + signed.manifest.encode())
+        public.verify(bytes.fromhex(signature), domain + text.encode())
     except InvalidSignature:
         raise SnapshotError(
-            f"a manifest is not signed by the run key {run_key[:12]}... that this worker has pinned; it was "
+            f"a {what} is not signed by the run key {run_key[:12]}... that this worker has pinned; it was "
             "changed on its way or is another run's, and nothing of it was applied"
         ) from None
     try:
-        return Manifest.model_validate_json(signed.manifest)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         raise SnapshotError(
-            f"a signed manifest cannot be read ({error.errors()[0]['msg']}); install the version of echo2 "
+            f"a signed {what} cannot be read ({error.errors()[0]['msg']}); install the version of echo2 "
             "that the learner runs"
         ) from error
 

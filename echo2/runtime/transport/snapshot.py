@@ -2,39 +2,37 @@
 
 The learner's side calls `put` after a step (in a thread: everything here blocks); the server reads manifests
 and chunks. Weights go from tensors to chunks in one pass, without a copy of the whole file on disk. The same
-weights make the same bytes. A version is served once all of it is on disk, never before; what is served can
-always be had from nothing: a full file, and every delta after it, stay as long as a version needs them.
+weights make the same bytes. The chunks of a delta can be had while it is encoded, by the pages of its draft;
+a version is served once all of it is on disk, never before. What is served can always be had from nothing: a
+full file, and every delta after it, stay as long as a version needs them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from echo2.errors import UserError
 from echo2.runtime.transport import chain
-from echo2.runtime.transport.coordinator import Refusal
-from echo2.runtime.transport.manifest_check import SnapshotError, files_of
+from echo2.runtime.transport.draft import Draft
+from echo2.runtime.transport.kept import kept_manifests
 from echo2.runtime.transport.messages import Chunk, File, Manifest, SignedManifest
 from echo2.runtime.transport.model_files import harmless
-from echo2.runtime.transport.signing import RunKey, verified
-from echo2.runtime.transport.store import ChunkStore, explained, write_whole
+from echo2.runtime.transport.signing import RunKey
+from echo2.runtime.transport.store import explained, write_whole
 from echo2.runtime.transport.tensor_table import HASH_THREADS
-from echo2.runtime.transport.writing import Bits, bits_of, cut_file, delta_file, full_file
+from echo2.runtime.transport.versions import NEWEST, Versions, distinct_chunks
+from echo2.runtime.transport.writing import Bits, Raw, cut_file, delta_file, full_file, raw_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-NEWEST = -1
+__all__ = ["NEWEST", "SnapshotStore", "distinct_chunks"]
 
 
-class SnapshotStore:
+class SnapshotStore(Versions):
     """The versions of one run that workers can fetch. Safe to call from several threads."""
 
     def __init__(
@@ -58,17 +56,11 @@ class SnapshotStore:
             raise UserError(
                 f"keep is {keep}, chunk_bytes {chunk_bytes} and threads {threads}; all must be at least 1"
             )
-        self.directory, self.run_id, self._key = directory, run_id, key
-        self._chunk_bytes, self._keep, self._budget_bytes = chunk_bytes, keep, budget_bytes
-        self._threads = threads
-        # `_writing` makes one `put` wait for another; `_lock` is never held for long, so that the server's
-        # event loop can ask for a manifest meanwhile
-        self._writing, self._lock = threading.Lock(), threading.Lock()
-        self._pins: Counter[int] = Counter()
-        self._chunks = ChunkStore(directory / "chunks")
-        self._manifests = directory / "manifests"
-        self._versions: dict[int, Manifest] = {}
-        self._signed: dict[int, SignedManifest] = {}
+        with explained(directory):
+            super().__init__(directory, keep, budget_bytes)
+        self.run_id, self._key = run_id, key
+        self.chunk_bytes, self._threads = chunk_bytes, threads
+        self._writing = threading.Lock()  # makes one `put` wait for another
         self._baseline: tuple[Manifest, Bits] | None = None
         with explained(directory):
             self._manifests.mkdir(parents=True, exist_ok=True)
@@ -90,30 +82,36 @@ class SnapshotStore:
         full: bool = True,
         delta: bool = True,
         owned: bool = False,
+        begun: Callable[[Draft], object] = lambda _draft: None,
     ) -> Manifest:
         """Store the weights of `version` and serve them, as a full file, as a delta to the version before, or
         both; the newest version is replaced when it is put again.
 
         A full file is written in any case for the first version, after a resume, and where a delta would
         not be smaller. `owned`: nobody writes to the tensors any more, so that no copy is made; the bits
-        stay in memory as what the next delta is taken against. Raises UserError when the disk is full, a
-        tensor's dtype has no place in safetensors, or a later version is there; then everything is as it was.
+        stay in memory as what the next delta is taken against. `begun` is told of the draft when a delta
+        begins to be encoded. Raises UserError when the disk is full, a tensor's dtype has no place in
+        safetensors, or a later version is there; then everything is as it was, and the draft is dropped.
         """
         with self._writing, explained(self.directory):
             self._check_newest(version)
             held: list[Chunk] = []
+            draft: Draft | None = None
             try:
-                bits = bits_of(tensors, owned, self._threads)
-                manifest = self._write(version, bits, full, delta, held)
-                signed = self._key.sign(manifest)
-                write_whole(self._manifest_path(version), signed.model_dump_json().encode())
-                self._chunks.hold(distinct_chunks(manifest))
-                with self._lock:
-                    before = self._versions.get(version)
-                    self._versions[version], self._signed[version] = manifest, signed
+                raw = raw_of(tensors, owned, self._threads)
+                if delta and (draft := self._opened(version, raw)) is not None:
+                    begun(draft)
+                manifest, bits = self._write(version, raw, full, draft, held)
+                before = self._show(manifest)
                 self._baseline = (manifest, bits)
+            except BaseException as error:
+                if draft is not None:
+                    draft.drop(str(error).split("\n")[0] or type(error).__name__)
+                raise
             finally:
                 self._chunks.release(held)
+            if draft is not None:
+                draft.whole()
             if before is not None:
                 self._chunks.release(distinct_chunks(before))
         self._collect()
@@ -124,77 +122,12 @@ class SnapshotStore:
         with self._writing:
             with self._lock:
                 gone = [self._take_out(later) for later in list(self._versions) if later > version]
+                self._drafts.clear()
             self._baseline = None
             for manifest in filter(None, gone):
                 self._chunks.release(distinct_chunks(manifest))
 
-    # ---- versions out ----------------------------------------------------------------------------
-
-    @property
-    def versions(self) -> tuple[int, ...]:
-        """Those that can be fetched, ascending."""
-        with self._lock:
-            return tuple(sorted(self._versions))
-
-    def manifest(self, version: int = NEWEST) -> Manifest:
-        """The manifest of a version, of the newest for -1. Raises Refusal (404)."""
-        with self._lock:
-            return self._versions[self._known(version)]
-
-    def signed(self, version: int = NEWEST) -> SignedManifest:
-        """The same as it travels, with its signature. Raises Refusal (404)."""
-        with self._lock:
-            return self._signed[self._known(version)]
-
-    def payload(self, version: int = NEWEST, parent: int = -1) -> chain.Payload:
-        """The chunks that bring a holder of `parent` (-1: of nothing) to `version`. Raises Refusal (404)."""
-        with self._lock:
-            version, manifests = self._known(version), dict(self._versions)
-        try:
-            return chain.payload_of(manifests, version, parent)
-        except SnapshotError as error:
-            raise Refusal(404, "no-chain", str(error)) from error
-
-    def chunk(self, digest: str) -> Path:
-        """The file of a chunk. Raises Refusal (404)."""
-        with contextlib.suppress(ValueError):
-            path = self._chunks.path(digest)
-            if path.is_file():
-                return path
-        raise Refusal(404, "no-chunk", f"there is no chunk {digest[:64]!r}; fetch the newest snapshot")
-
-    def pin(self, version: int) -> int:
-        """Keep a version (-1: the newest) while somebody fetches it; returns which, for `unpin`.
-
-        Raises Refusal (404).
-        """
-        with self._lock:
-            version = self._known(version)
-            self._pins[version] += 1
-            return version
-
-    def unpin(self, version: int) -> None:
-        """Take a pin back. A version that is not pinned is ignored. May delete files: call it in a thread."""
-        with self._lock:
-            self._pins[version] -= 1
-            if self._pins[version] > 0:
-                return
-            del self._pins[version]
-        self._collect()
-
-    def bytes_on_disk(self) -> int:
-        """Bytes of all chunks that are kept, shared ones once."""
-        return self._chunks.bytes_held()
-
     # ---- inside ----------------------------------------------------------------------------------
-
-    def _known(self, version: int) -> int:
-        """The number of a version that is there; the lock is held."""
-        wanted = max(self._versions, default=NEWEST) if version == NEWEST else version
-        if wanted not in self._versions:
-            have = ", ".join(map(str, sorted(self._versions))) or "none yet"
-            raise Refusal(404, "no-snapshot", f"there is no snapshot {version}; there is {have}")
-        return wanted
 
     def _check_newest(self, version: int) -> None:
         newest = max(self.versions, default=version)
@@ -207,18 +140,8 @@ class SnapshotStore:
     def _load(self) -> None:
         """Take in the manifests of an earlier life that are signed by this run's key and whole on disk."""
         found: dict[int, tuple[Manifest, SignedManifest]] = {}
-        for file in self._manifests.glob("*.json"):
-            try:
-                signed = SignedManifest.model_validate_json(file.read_bytes())
-                manifest = verified(signed, self._key.public)
-            except (ValidationError, SnapshotError):
-                file.unlink()
-                continue
-            if manifest.run_id != self.run_id:
-                raise UserError(
-                    f"{str(self.directory)!r} holds snapshots of run {manifest.run_id!r}, not "
-                    f"{self.run_id!r}; choose another directory"
-                )
+        kept = kept_manifests(self._manifests, self.run_id, self._key.public)
+        for file, (manifest, signed) in kept.items():
             if all(self._chunks.has(c) for c in distinct_chunks(manifest)):
                 found[manifest.version] = manifest, signed
             else:
@@ -231,16 +154,31 @@ class SnapshotStore:
             else:
                 self._manifest_path(version).unlink()
 
-    def _write(self, version: int, bits: Bits, full: bool, delta: bool, held: list[Chunk]) -> Manifest:
-        """Chunks and manifest of weights. Every chunk is held once more, and noted in `held`."""
-        before, changes = self._baseline, None
-        if delta and before is not None and before[0].version < version and bits.like(before[1]):
-            changes = delta_file(self._chunks, before[1], bits, self._chunk_bytes, held, self._threads)
+    def _opened(self, version: int, raw: Raw) -> Draft | None:
+        """The draft of a delta against the baseline; None where there can be no delta."""
+        before, draft = self._baseline, None
+        if before is not None and before[0].version < version and raw.like(before[1]):
+            draft = Draft(self._key, self.run_id, version, before[0])
+        self._keep_draft(version, draft)
+        return draft
+
+    def _write(
+        self, version: int, raw: Raw, full: bool, draft: Draft | None, held: list[Chunk]
+    ) -> tuple[Manifest, Bits]:
+        """Chunks and manifest of weights. Every chunk is held once more, and noted in `held`.
+
+        The delta first, whose chunks leave at once; the tensors' digests are for the manifest only.
+        """
+        before, changes, size, threads = self._baseline, None, self.chunk_bytes, self._threads
+        if draft is not None and before is not None:
+            changes = delta_file(self._chunks, before[1], raw, size, held, threads, draft.add)
+            draft.encoded()
+        bits = raw.hashed(threads)
         whole: File | None = None
         if full or changes is None:
-            whole = full_file(self._chunks, bits, self._chunk_bytes, held, self._threads)
+            whole = full_file(self._chunks, bits, size, held, threads)
         parent = before[0] if before is not None and changes is not None else None
-        return Manifest(
+        manifest = Manifest(
             run_id=self.run_id,
             version=version,
             parent=-1 if parent is None else parent.version,
@@ -251,50 +189,24 @@ class SnapshotStore:
             delta=changes,
             model_files=self._model_files,
         )
+        return manifest, bits
+
+    def _show(self, manifest: Manifest) -> Manifest | None:
+        """Serve a version; the one of the same number before it."""
+        signed, version = self._key.sign(manifest), manifest.version
+        write_whole(self._manifest_path(version), signed.model_dump_json().encode())
+        self._chunks.hold(distinct_chunks(manifest))
+        with self._lock:
+            before = self._versions.get(version)
+            self._versions[version], self._signed[version] = manifest, signed
+        return before
 
     def _add_file(self, path: Path) -> File:
         if not harmless(path.name):
             raise UserError(f"model file {path.name[:100]!r} may not travel; give those of model_files_of()")
         if not path.is_file():
             raise UserError(f"model file {str(path)!r} does not exist; give those of model_files_of()")
-        size = chain.chunk_bytes_of(path.stat().st_size, self._chunk_bytes)
+        size = chain.chunk_bytes_of(path.stat().st_size, self.chunk_bytes)
         file = cut_file(self._chunks, path.name, [path.read_bytes()], size, [], threads=1)
         assert file is not None  # no bound was given
         return file
-
-    def _collect(self) -> None:
-        """Drop what nothing kept is made from: beyond the newest few, and those too while over the budget."""
-        with self._lock:
-            kept = [v for v in sorted(self._versions) if self._pins[v]]
-            newest = sorted(self._versions)[-self._keep :]
-        self._drop_all_but({*kept, *newest})
-        for oldest in newest[:-1]:
-            if self._budget_bytes is None or self.bytes_on_disk() <= self._budget_bytes:
-                return
-            newest.remove(oldest)
-            self._drop_all_but({*kept, *newest})
-
-    def _drop_all_but(self, kept: set[int]) -> None:
-        """Drop versions, oldest first, that no version of `kept` and none pinned meanwhile needs."""
-        for version in self.versions:
-            with self._lock:
-                pinned = {v for v in self._versions if self._pins[v]}
-                needed = [chain.needed_for(v, self._versions) for v in kept | pinned]
-                gone = None if version in frozenset().union(*needed) else self._take_out(version)
-            if gone is not None:
-                self._chunks.release(distinct_chunks(gone))
-
-    def _take_out(self, version: int) -> Manifest | None:
-        # The manifest goes first: after a crash in between, no version is served without its chunks.
-        self._manifest_path(version).unlink(missing_ok=True)
-        self._pins.pop(version, None)
-        self._signed.pop(version, None)
-        return self._versions.pop(version, None)
-
-    def _manifest_path(self, version: int) -> Path:
-        return self._manifests / f"{version:08d}.json"
-
-
-def distinct_chunks(manifest: Manifest) -> list[Chunk]:
-    """Every chunk of a snapshot, weights and model files, in order and once."""
-    return list(dict.fromkeys(chunk for file in files_of(manifest) for chunk in file.chunks))

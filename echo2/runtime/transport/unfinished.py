@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -30,6 +31,29 @@ MANIFEST_FILE = "snapshot.json"
 
 Place = tuple[Path, int]
 Sources = dict[str, list[Place]]
+
+
+class Placing(Protocol):
+    """What chunks are being put into: a directory, and where each chunk goes."""
+
+    path: Path
+    places: dict[Chunk, list[Place]]
+
+
+@dataclass
+class DraftJob:
+    """One fetch of a delta whose list of chunks still grows: all of it goes into `file`.
+
+    `parents`: identities of the weights held here of the version that it is against; `most_bytes`: what the
+    tensors that come out have, which no delta reaches.
+    """
+
+    path: Path
+    file: Path
+    parents: frozenset[str]
+    most_bytes: int
+    places: dict[Chunk, list[Place]] = field(default_factory=dict)
+    bytes: int = 0
 
 
 @dataclass
@@ -57,7 +81,7 @@ class Job:
         """Every file to be filled from chunks."""
         for manifest, file in self.payload.files:
             if file is manifest.delta:
-                yield self.path / delta_name(manifest), file
+                yield self.path / delta_name(manifest.version), file
             else:
                 yield (self.base or self.path) / WEIGHTS_FILE, file
         for file in self.manifest.model_files:
@@ -67,9 +91,9 @@ class Job:
                 yield self.base / file.name, file
 
 
-def delta_name(manifest: Manifest) -> str:
+def delta_name(version: int) -> str:
     """The file of a version's delta in a directory."""
-    return f"delta-{manifest.version:08d}.echo2"
+    return f"delta-{version:08d}.echo2"
 
 
 def places_of(job: Job) -> dict[Chunk, list[Place]]:
@@ -114,7 +138,7 @@ def chunks_in(path: Path, manifests: list[Manifest]) -> Iterator[tuple[Chunk, Pl
         return
     own = manifests[0]
     files = [(file, file.name) for file in own.model_files]
-    files += [(m.delta, delta_name(m)) for m in manifests if m.delta is not None]
+    files += [(m.delta, delta_name(m.version)) for m in manifests if m.delta is not None]
     if own.full is not None:
         files.append((own.full, WEIGHTS_FILE))
     for file, name in files:
@@ -131,7 +155,7 @@ def sources_in(path: Path) -> Sources:
     return found
 
 
-def take_local(job: Job, chunk: Chunk, sources: list[Sources]) -> bool:
+def take_local(job: Placing, chunk: Chunk, sources: list[Sources]) -> bool:
     """Put a chunk in its places from this disk, if its bytes are there and right."""
     elsewhere = [place for source in sources for place in source.get(chunk.digest, ())]
     for path, at in (*job.places[chunk], *elsewhere):
@@ -149,7 +173,7 @@ def has_digest(data: bytes | bytearray, chunk: Chunk) -> bool:
     return len(data) == chunk.size and digest_of(data) == chunk.digest
 
 
-def place(job: Job, chunk: Chunk, data: bytes | bytearray) -> None:
+def place(job: Placing, chunk: Chunk, data: bytes | bytearray) -> None:
     """Write verified bytes everywhere they belong. Opens anew each time, so a late thread harms nothing."""
     with explained(job.path):
         for path, at in job.places[chunk]:

@@ -58,17 +58,6 @@ class Bits:
         """Bytes of all values."""
         return sum(array.nbytes for array in self.arrays.values())
 
-    @property
-    def itemsize(self) -> dict[str, int]:
-        """Bytes of one value, by tensor."""
-        return {entry.name: ITEM_BYTES[entry.dtype] for entry in self.table}
-
-    def like(self, other: Bits) -> bool:
-        """Whether the same tensors are there, whatever their values."""
-        return [(e.name, e.dtype, e.shape) for e in self.table] == [
-            (e.name, e.dtype, e.shape) for e in other.table
-        ]
-
     def full_pieces(self) -> Iterator[Bytes]:
         """The bytes of the safetensors file."""
         head, places = layout_of(self.table)
@@ -78,23 +67,48 @@ class Bits:
                 yield self.arrays[name].data
 
 
-def bits_of(tensors: Mapping[str, Tensor], owned: bool, threads: int = HASH_THREADS) -> Bits:
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Weights as bytes by name, not hashed yet; (dtype, shape) of each as safetensors has them, by name."""
+
+    arrays: Mapping[str, Array]
+    kinds: Mapping[str, tuple[str, tuple[int, ...]]]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all values."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @property
+    def itemsize(self) -> dict[str, int]:
+        """Bytes of one value, by tensor."""
+        return {name: ITEM_BYTES[dtype] for name, (dtype, _) in self.kinds.items()}
+
+    def like(self, other: Bits) -> bool:
+        """Whether the same tensors are there, whatever their values."""
+        return dict(self.kinds) == {e.name: (e.dtype, e.shape) for e in other.table}
+
+    def hashed(self, threads: int = HASH_THREADS) -> Bits:
+        """With the digest of every tensor."""
+
+        def entry(name: str) -> TensorEntry:
+            dtype, shape = self.kinds[name]
+            return TensorEntry(name=name, dtype=dtype, shape=shape, digest=digest_of(self.arrays[name].data))
+
+        with ThreadPoolExecutor(threads) as pool:
+            table = tuple(pool.map(entry, self.kinds))
+        return Bits(self.arrays, table, weights_digest_of(table))
+
+
+def raw_of(tensors: Mapping[str, Tensor], owned: bool, threads: int = HASH_THREADS) -> Raw:
     """The bits of tensors; copies, unless `owned`: then nobody may write to the tensors any more.
 
     Raises UserError for a dtype that has no place in safetensors.
     """
-    spelled = {name: _dtype(name, tensors[name]) for name in sorted(tensors)}
-    arrays: dict[str, Array] = {}
-
-    def entry(name: str) -> TensorEntry:
-        tensor = tensors[name]
-        arrays[name] = array = _bytes_of(tensor, owned)
-        digest = digest_of(array.data)
-        return TensorEntry(name=name, dtype=spelled[name], shape=tuple(tensor.shape), digest=digest)
-
+    kinds = {name: (_dtype(name, tensors[name]), tuple(tensors[name].shape)) for name in sorted(tensors)}
     with ThreadPoolExecutor(threads) as pool:
-        table = tuple(pool.map(entry, spelled))
-    return Bits(arrays, table, weights_digest_of(table))
+        arrays = pool.map(lambda name: _bytes_of(tensors[name], owned), kinds)
+        return Raw(dict(zip(kinds, arrays)), kinds)
 
 
 def full_file(
@@ -110,19 +124,23 @@ def full_file(
 def delta_file(
     chunks: ChunkStore,
     before: Bits,
-    after: Bits,
+    after: Raw,
     most_chunk: int,
     held: list[Chunk],
     threads: int = HASH_THREADS,
+    added: Callable[[Chunk], None] = lambda _chunk: None,
 ) -> File | None:
-    """What makes `after` out of `before`; None where it would not be smaller than all of it."""
+    """What makes `after` out of `before`; None where it would not be smaller than all of it.
+
+    `added` is told of every chunk in order, as soon as it is on disk.
+    """
     from echo2.runtime.delta.codec import delta_pieces
 
     def size(written: int) -> int:
         return next_chunk_bytes(written, most_chunk)
 
     pieces = delta_pieces(before.arrays, after.arrays, after.itemsize, threads)
-    return cut_file(chunks, DELTA_FILE, pieces, size, held, after.bytes, threads)
+    return cut_file(chunks, DELTA_FILE, pieces, size, held, after.bytes, threads, added)
 
 
 def cut_file(
@@ -133,8 +151,9 @@ def cut_file(
     held: list[Chunk],
     most_bytes: int | None = None,
     threads: int = HASH_THREADS,
+    added: Callable[[Chunk], None] = lambda _chunk: None,
 ) -> File | None:
-    """Put the pieces into chunks of `size`, each held once more and noted in `held`.
+    """Put the pieces into chunks of `size`, each held once more, noted in `held` and told to `added`.
 
     None as soon as there are `most_bytes` or more. Raises OSError (disk full); what is in `held` then is the
     caller's to release.
@@ -145,6 +164,7 @@ def cut_file(
     def take(done: Future[Chunk]) -> None:
         made.append(done.result())
         held.append(made[-1])
+        added(made[-1])
 
     with ThreadPoolExecutor(threads) as pool:
         writing: deque[Future[Chunk]] = deque()
@@ -153,7 +173,8 @@ def cut_file(
                 total += len(part)
                 if most_bytes is not None and total >= most_bytes:
                     return None
-                if len(writing) > threads:  # so that no more than a few chunks wait in memory
+                # no more than a few chunks wait in memory, and none that is on disk waits to be told
+                while writing and (len(writing) > threads or writing[0].done()):
                     take(writing.popleft())
                 writing.append(pool.submit(chunks.put, part))
         finally:
