@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from relay_kit import QUICK, Node, World, chain, route_of, stripes, world
 
+from echo2.policy.broadcast import striped, with_chunks
 from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.receive import Received
 from echo2.runtime.transport.relay import Relay
@@ -141,6 +142,36 @@ def test_a_new_route_takes_effect_at_once(tmp_path: Path) -> None:
             child.gatherer.follow(1, route_of(["whole"] * count, here.nodes))
             assert here.right(await fetching)
             assert child.taken["whole"] > 0
+
+    run(work())
+
+
+def test_what_is_left_of_a_chain_comes_from_all_that_are_there(tmp_path: Path) -> None:
+    """The first of a chain dies in the middle; with the routes of stripes all others finish, each of them
+    with chunks from the learner and from peers that stood behind it in the chain, and nothing comes twice."""
+
+    async def work() -> None:
+        async with world(tmp_path) as here:
+            names = ("a", "b", "c", "d")
+            nodes = {n: await here.node(n, caps=[Shaper(20e6)]) for n in names}
+            plan = chain(names, here.store.payload(1).bytes)
+            fetching = asyncio.create_task(all_fetch(here, plan))
+            while nodes["a"].relay.sent_bytes < 500_000:
+                await asyncio.sleep(0.01)
+            await nodes["a"].relay.stop()
+            while not nodes["b"].failed:
+                await asyncio.sleep(0.01)
+            after = striped(with_chunks(plan, len(here.store.payload(1).chunks)), (0.0, 0.4, 0.3, 0.3))
+            for name in names[1:]:
+                nodes[name].gatherer.follow(1, here.route(after, name, 1, frozenset({"a"})))
+            got = await fetching
+            assert all(here.right(received) for received in got.values())
+            payload = here.store.payload(1).bytes
+            for name, behind in (("b", {"c", "d"}), ("c", {"d"}), ("d", {"b"})):
+                took = nodes[name].taken
+                assert took[m.LEARNER] > 0 and behind & took.keys()
+                assert sum(took.values()) < 1.1 * payload
+            assert [(r.source_id, r.cause) for r in nodes["b"].failed] == [("a", "gone")]
 
     run(work())
 

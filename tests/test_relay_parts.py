@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from relay_kit import chain, stripes
 
 from echo2.errors import UserError
-from echo2.policy.broadcast.schedule import sources_of, with_chunks
+from echo2.policy.broadcast.schedule import sources_of, striped, with_chunks
+from echo2.policy.decisions import Reroute
 from echo2.policy.facts import WorkerOffer
 from echo2.runtime.driver.links import LinkFacts
 from echo2.runtime.driver.routes import course_of, route_along, route_from
@@ -76,6 +77,17 @@ def test_this_machines_own_link_is_nobodys_fault() -> None:
     assert not lasting(pace(clock, 1e6), clock, 100.0, held_up=True)
 
 
+def test_a_process_that_stood_still_blames_nobody() -> None:
+    """After 20 s without a tick no source is silent or slow; 5 s later, still without a byte, it is."""
+    clock = Clock()
+    made = pace(clock, 8e6)
+    assert not lasting(made, clock, 3.0, 3_000_000, others=(1.0,))
+    clock.s += 20.0
+    made.tick(True, True, False)
+    assert not made.verdict(True, 2.0, (1.0,))
+    assert lasting(made, clock, 6.0, others=(1.0,))
+
+
 def test_a_source_that_never_has_it_is_given_up() -> None:
     """A relay that only ever answers "not yet" is too slow after a minute, one that delivers is not."""
     clock = Clock()
@@ -136,17 +148,23 @@ def test_links_are_lowered_only_by_what_was_the_limit() -> None:
 @settings(max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 40), st.booleans(), st.data())
 def test_routes_say_what_the_policy_says(count: int, chunks: int, tree: bool, data: st.DataObject) -> None:
-    """A route names, chunk by chunk, whom `sources_of` names; relays without an address count as gone."""
+    """A route names, chunk by chunk, whom `sources_of` names, also where a reroute turns a tree into stripes;
+    relays without an address count as gone."""
     names = [f"w{i}" for i in range(count)]
     plan = (chain if tree else stripes)(names, 1000)
     without = data.draw(st.sets(st.sampled_from(names)))
     leaves = data.draw(st.sets(st.sampled_from(names)))
     urls = {name: "" if name in leaves else f"http://{name}:1" for name in names}
     course = course_of(3, -1, plan, chunks)
+    now, reroute = with_chunks(plan, chunks), None
+    if without:
+        shares = tuple(data.draw(st.floats(0.1, 1.0)) for _ in names) if data.draw(st.booleans()) else ()
+        now = striped(now, shares) if shares else now
+        reroute = Reroute(0.0, 3, tuple(names), tuple(without), "", 1.0, shares)
     for name in names:
-        route = route_along(course, name, without, urls.__getitem__)
+        route = route_along(course, name, reroute, urls.__getitem__)
         named = [route.sources[turn].worker_id for turn in route.turns]
-        wanted = sources_of(with_chunks(plan, chunks), name, chunks, frozenset(without | leaves))
+        wanted = sources_of(now, name, chunks, frozenset(without | leaves))
         assert named == list(wanted) if len(named) > 1 else set(named) == set(wanted)
         assert all(source.url or source.worker_id == m.LEARNER for source in route.sources)
 

@@ -11,19 +11,36 @@ from hypothesis import strategies as st
 
 from echo2.policy import decisions as d
 from echo2.policy import facts as f
-from echo2.policy.broadcast import LEARNER, sources_of
+from echo2.policy.broadcast import LEARNER, sources_of, striped
+from echo2.policy.links import LinkTable
 from echo2.policy.scheduler import Scheduler
+from echo2.sim.inputs import SimWorker
 from echo2.testing import equal_workers, one_site, small_world
 
 COUNT = 6
+Workers = tuple[SimWorker, ...]
+
+
+def behind_a_border(links: LinkTable, workers: Workers, usd_per_gb: float) -> tuple[LinkTable, Workers]:
+    """The learner and half of the workers on one side, the rest on the other; what crosses costs so much."""
+    sites, speed = ("here", "there"), 1e15
+    table = replace(
+        links, sites=sites, capacity_bps=((speed, speed),) * 2, rtt_s=((0.002, 0.1), (0.1, 0.002)),
+        egress_usd_per_gb=((0.0, usd_per_gb), (usd_per_gb, 0.0)), learner_site="here",
+    )  # fmt: skip
+    placed = tuple(replace(w, offer=replace(w.offer, site=sites[i % 2])) for i, w in enumerate(workers))
+    return table, placed
 
 
 class Broadcast:
     """A scheduler with `COUNT` workers up, in the middle of the broadcast of version 1."""
 
-    def __init__(self, topology: str = "stripes", count: int = COUNT) -> None:
+    def __init__(self, topology: str = "stripes", count: int = COUNT, usd_per_gb: float = 0.0) -> None:
         workers = equal_workers(count, uplink_bps=1e9, downlink_bps=1e10)
-        world = small_world(workers, S=5, links=one_site(1e9), topologies=(topology,), snapshot_bytes=8e9)
+        links = one_site(1e9)
+        if usd_per_gb:
+            links, workers = behind_a_border(links, workers, usd_per_gb)
+        world = small_world(workers, S=5, links=links, topologies=(topology,), snapshot_bytes=8e9)
         self.scheduler = Scheduler(world.settings)
         self.names = [worker.offer.worker_id for worker in workers]
         self.t_s, self.version = 0.0, 0
@@ -108,17 +125,67 @@ def test_a_relay_that_was_taken_out_is_shunned_for_a_while(cause: str, away: int
 
 
 def test_a_relay_that_leaves_is_replaced_in_the_same_answer() -> None:
-    """`WorkerLeft` is answered by a reroute for all that still receive, for any tree for its children."""
+    """`WorkerLeft` is answered by a reroute for all that still receive; that of a leaf by none."""
     run = Broadcast()
     run.scheduler.observe(f.SnapshotLive(run.t_s, "w005", 1, 1))
     out = run.scheduler.observe(f.WorkerLeft(run.t_s, "w000", 1, "preempted"))
     (moved,) = [x for x in out if isinstance(x, d.Reroute)]
     assert set(moved.worker_ids) == {"w001", "w002", "w003", "w004"} and moved.without == ("w000",)
     chain = Broadcast("chain")
-    lost, below = chain.plan.order[2], chain.plan.order[3]
+    lost, last = chain.plan.order[2], chain.plan.order[-1]
+    out = chain.scheduler.observe(f.WorkerLeft(chain.t_s, last, 1, "preempted"))
+    assert not [x for x in out if isinstance(x, d.Reroute)]
     out = chain.scheduler.observe(f.WorkerLeft(chain.t_s, lost, 1, "preempted"))
     (moved,) = [x for x in out if isinstance(x, d.Reroute)]
-    assert moved.worker_ids == (below,) and moved.without == (lost,)
+    assert set(moved.worker_ids) == set(chain.names) - {lost, last} and moved.without == (lost,)
+
+
+@pytest.mark.parametrize("topology", ["chain", "k-ary"])
+def test_a_tree_that_loses_a_relay_goes_on_as_stripes(topology: str) -> None:
+    """One complaint, and all that still receive go over to stripes, in which that relay has no part; whoever
+    has it all already still sends; later reroutes say the same shares."""
+    run = Broadcast(topology)
+    relay, child = run.plan.order[0], run.plan.order[run.plan.parents.index(0)]
+    done = run.plan.order[1]
+    run.scheduler.observe(f.SnapshotLive(run.t_s, done, 1, 1))
+    moved = run.complain(child, relay) if child != done else run.complain(run.plan.order[2], done)
+    bad = relay if child != done else done
+    assert {name for x in moved for name in x.worker_ids} == set(run.names) - {done}
+    ((shares, without),) = {(x.shares, x.without) for x in moved}
+    at = run.plan.order.index
+    assert shares[at(bad)] == 0 and without == (bad,) and "stripes" in moved[0].reason
+    assert all(share > 0 for name, share in zip(run.plan.order, shares) if name != bad)
+    other = next(name for name in run.plan.order[2:] if name != bad)
+    others = [name for name in run.plan.order if name not in (other, bad, done)]
+    again = [x for name in others[:2] for x in run.complain(name, other)]
+    assert {x.shares for x in again} == {shares} and len(again) >= 2
+    striping = Broadcast("stripes")
+    assert {x.shares for x in striping.complain("w001", "w000")} == {()}
+
+
+def test_a_relay_of_a_tree_counts_half_a_complaint() -> None:
+    """In a chain only one can complain: after two broadcasts with a complaint the relay feeds nobody."""
+    run = Broadcast("chain")
+    relay, fed = run.plan.order[1], []
+    for _ in range(3):
+        at = run.plan.order.index(relay)
+        fed.append(at in run.plan.parents)
+        if fed[-1]:
+            run.complain(run.plan.order[run.plan.parents.index(at)], relay)
+        run.arrive()
+        run.plan = run.publish()
+    assert fed == [True, True, False]
+
+
+def test_a_tree_stays_one_where_stripes_cost_more_than_they_save() -> None:
+    """Behind a paid border and with time to spare, what is left goes on down the tree, egress paid once."""
+    for usd, wanted in ((0.0, True), (5.0, False)):
+        run = Broadcast("chain", usd_per_gb=usd)
+        lost = run.plan.order[2]
+        out = run.scheduler.observe(f.WorkerLeft(run.t_s, lost, 1, "preempted"))
+        (moved,) = [x for x in out if isinstance(x, d.Reroute)]
+        assert bool(moved.shares) is wanted
+        assert wanted or moved.worker_ids == (run.plan.order[3],)
 
 
 def test_news_that_is_not_of_this_broadcast_changes_nothing() -> None:
@@ -148,16 +215,18 @@ def test_reroutes_add_up_to_a_way_for_every_chunk(
 ) -> None:
     """What a worker is told last holds all it was told before, and leads every chunk to the learner."""
     run = Broadcast(topology)
+    plan = run.plan
     told: dict[str, frozenset[str]] = {name: frozenset() for name in run.names}
     for number, other, cause in complaints:
         name, relay = run.names[number], run.names[other]
-        fed = relay in sources_of(run.plan, name, 40, told[name])
+        fed = relay in sources_of(plan, name, 40, told[name])
         for reroute in run.complain(name, relay, cause):
+            plan = striped(run.plan, reroute.shares, reroute.direct_share) if reroute.shares else plan
             for worker in reroute.worker_ids:
                 assert told[worker] <= set(reroute.without)
                 told[worker] = frozenset(reroute.without)
         assert relay in told[name] or not fed
-    ways = {name: sources_of(run.plan, name, 40, gone) for name, gone in told.items()}
+    ways = {name: sources_of(plan, name, 40, gone) for name, gone in told.items()}
     for receiver in run.names:
         for chunk in range(40):
             at, passed = receiver, 0

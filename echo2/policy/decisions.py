@@ -112,6 +112,8 @@ class Reroute:
     `without` are all relays of the plan that these workers are not to use any more, those of earlier
     decisions too: `broadcast.sources_of(plan, worker, chunks, without)` says from whom each chunk comes.
     `bound` is the least time in which the links allow the whole payload without these relays, seconds.
+    With `shares` (by the plan's order) a tree goes on as stripes: the plan is then
+    `broadcast.striped(plan, shares, direct_share)`, for these and all later decisions of the version.
     """
 
     t_s: float
@@ -120,6 +122,8 @@ class Reroute:
     without: tuple[str, ...]
     reason: str
     bound: float
+    shares: tuple[float, ...] = ()
+    direct_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

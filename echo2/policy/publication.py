@@ -9,19 +9,21 @@ version), at most `pull_fanout` at a time from one holder. A late joiner or stra
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from echo2.policy.broadcast import BroadcastPlan
 from echo2.policy.decisions import Decision, PublishSnapshot, SetTimer
-from echo2.policy.facts import RelayFailed
+from echo2.policy.facts import RelayFailed, WorkerOffer
 from echo2.policy.fleet import NONE, UP, Fleet, Status, Worker
 from echo2.policy.links import LEARNER
-from echo2.policy.plan_choice import plan_broadcast
+from echo2.policy.plan_choice import choose_plan, plan_broadcast
 from echo2.policy.relays import Relays
 from echo2.policy.settings import SchedulerSettings
 from echo2.policy.staleness import VersionLedger
 from echo2.policy.transfers import LATE, Transfers
 from echo2.policy.under_way import UnderWay
+from echo2.policy.worth import Demand
 
 MAX_FAILURES = 3
 FAR_SLOWER = 2.0
@@ -37,7 +39,7 @@ class Publication:
         self._fleet = fleet
         self._ledger = ledger
         self._plans: dict[tuple[object, ...], tuple[BroadcastPlan, str]] = {}
-        self._relays = Relays(settings.links, fleet)
+        self._relays = Relays(settings.links, fleet, self._cheapest)
         self._transfers = Transfers(settings, fleet, self._relays)
         self._waiting: list[str] = []
         self._broadcast = UnderWay(fleet)
@@ -217,8 +219,7 @@ class Publication:
     def _push(
         self, t_s: float, workers: list[Worker], size_bytes: float, parent: int, out: list[Decision]
     ) -> None:
-        plan, why = self._plan(workers, size_bytes)
-        version = self._ledger.published
+        version, (plan, why) = self._ledger.published, self._plan(workers, size_bytes)
         out.append(PublishSnapshot(t_s, version, parent, plan, why, plan.bound_s))
         self._relays.begin(version, plan)
         late = LATE if plan.topology == "star" else LATE_RELAYED
@@ -233,22 +234,26 @@ class Publication:
         self._transfers.set_deadlines(t_s, version, str(parent), workers, out)
         few_s = self._broadcast.few_from(t_s, plan, late, self._settings.grace_s)
         if few_s is not None:
-            name, why_few = f"late:{version}:few", "the next broadcast does not wait for a few"
-            out.append(SetTimer(t_s, name, few_s, why_few))
+            why_few = "the next broadcast does not wait for a few"
+            out.append(SetTimer(t_s, f"late:{version}:few", few_s, why_few))
 
     def _plan(self, workers: list[Worker], size_bytes: float) -> tuple[BroadcastPlan, str]:
         offers = [self._relays.offered(worker.offer) for worker in workers]
         links = tuple((o.worker_id, o.uplink_bps, o.downlink_bps, o.can_relay) for o in offers)
-        train_s = self._train_s
-        tenths = round(10.0 * math.log(train_s))
-        key = (size_bytes, tenths, links)
+        key = (size_bytes, round(10.0 * math.log(self._train_s)), links)
         if key not in self._plans:
             if len(self._plans) > 64:
                 self._plans.clear()
-            demand = replace(self._settings.demand(train_s), snapshot_bytes=size_bytes)
-            settings = self._settings
+            demand, settings = self._demand(size_bytes), self._settings
             self._plans[key] = plan_broadcast(offers, settings.links, demand, settings.topologies)
         return self._plans[key]
+
+    def _cheapest(self, plans: Sequence[BroadcastPlan], offers: Sequence[WorkerOffer]) -> BroadcastPlan:
+        """Of several ways for the same payload, the one with the least egress plus lateness."""
+        return choose_plan(plans, offers, self._demand(plans[0].size_bytes))[0]
+
+    def _demand(self, size_bytes: float) -> Demand:
+        return replace(self._settings.demand(self._train_s), snapshot_bytes=size_bytes)
 
     def _fetch_newest(self, t_s: float, worker: Worker, out: list[Decision]) -> None:
         size, parent = self._ledger.payload_bytes(worker.version, self._settings.full_snapshot_bytes)

@@ -5,17 +5,22 @@ out of the broadcast for all when a second worker complains, or when the same on
 A complaint may be a lie, or come of the complainer's own bad line: one that complains of more than half of
 the relays is given its other ways, but counts for nothing against them.
 
+A tree in which a relay fails goes on as stripes for all that still receive, where that costs less, egress
+and lateness together, than going on down the tree (`broadcast.mend`). In a tree few are fed by a relay, maybe
+one, so there one complaint is enough for it to have no part in the stripes; it counts half against it.
+
 A relay taken out for what it did (not for being gone) is no relay in the next broadcasts: its penalty of 1
 shrinks by a quarter with every publication, and below `SHUNNED` it is tried again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from echo2.policy.broadcast import BroadcastPlan, living_parents
+from echo2.policy.broadcast import BroadcastPlan, living_parents, striped, ways_left
 from echo2.policy.broadcast.bounds import best_bound
+from echo2.policy.broadcast.mend import shares_of
 from echo2.policy.decisions import Decision, Reroute
 from echo2.policy.facts import RelayFailed, WorkerOffer
 from echo2.policy.fleet import UP, Fleet
@@ -26,17 +31,25 @@ FORGIVEN = 0.75
 SHUNNED = 0.5
 WRONG_BYTES = "wrong-bytes"
 GONE = "gone"
+Choose = Callable[[Sequence[BroadcastPlan], Sequence[WorkerOffer]], BroadcastPlan]
+
+
+def fastest(plans: Sequence[BroadcastPlan], _offers: Sequence[WorkerOffer]) -> BroadcastPlan:
+    """The plan that is done first."""
+    return min(plans, key=lambda plan: plan.time_s)
 
 
 @dataclass(eq=False)
 class Course:
     """A broadcast under way: `out` for all, `own` what single workers avoid beside that.
 
-    `complaints[relay][worker]`: how often that worker has had wrong bytes from it, at least 1.
+    `plan` is the one in force: a tree that goes on as stripes is `mended`. `complaints[relay][worker]`: how
+    often that worker has had wrong bytes from it, at least 1.
     """
 
     version: int
     plan: BroadcastPlan
+    mended: bool = False
     out: set[str] = field(default_factory=set)
     own: dict[str, set[str]] = field(default_factory=dict)
     complaints: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -79,11 +92,12 @@ class Course:
 
 
 class Relays:
-    """Carries no clock: the time comes with every call."""
+    """Carries no clock: the time comes with every call. `choose` takes one of several priced plans."""
 
-    def __init__(self, links: LinkTable, fleet: Fleet) -> None:
+    def __init__(self, links: LinkTable, fleet: Fleet, choose: Choose = fastest) -> None:
         self._links = links
         self._fleet = fleet
+        self._choose = choose
         self._courses: dict[str, Course] = {}
         self._penalty: dict[str, float] = {}
 
@@ -131,6 +145,10 @@ class Relays:
         elif first:
             course.own.setdefault(worker_id, set()).add(relay)
             reason = f"{worker_id} complains of {relay}: {cause}"
+            if believed and self._mended(fact.t_s, course, {relay}, reason, out):
+                if cause != GONE:
+                    self._penalty[relay] = self._penalty.get(relay, 0.0) + 1.0 / COMPLAINERS
+                return
             self._reroute(fact.t_s, course, [worker_id], course.avoided(worker_id), reason, out)
 
     def without(self, t_s: float, relays: Collection[str], reason: str, out: list[Decision]) -> None:
@@ -139,11 +157,35 @@ class Relays:
             lost = course.relays().intersection(relays) - course.out
             fed = course.fed_by(lost, [n for n in course.plan.order if self._courses.get(n) is course])
             course.out.update(lost)
-            ways: dict[frozenset[str], list[str]] = {}
-            for name in fed:
-                ways.setdefault(course.avoided(name), []).append(name)
-            for avoided, names in ways.items():
-                self._reroute(t_s, course, names, avoided, reason, out)
+            if not (fed and self._mended(t_s, course, set(), reason, out)):
+                self._reroute_all(t_s, course, fed, reason, out)
+
+    def _mended(
+        self, t_s: float, course: Course, suspects: set[str], reason: str, out: list[Decision]
+    ) -> bool:
+        """Let a tree go on as stripes in which `suspects` have no part; False where it does not."""
+        plan, bad = course.plan, course.out | suspects
+        offers = self._offers(plan, bad)
+        if plan.shares or not offers:
+            return False
+        way = self._choose(ways_left(self._links.problem(offers, plan.size_bytes), plan, bad), offers)
+        if not way.shares:
+            return False
+        course.plan = striped(plan, shares_of(way, plan.order), way.direct_share)
+        course.mended, course.out = True, bad
+        names = [name for name in plan.order if self._courses.get(name) is course]
+        self._reroute_all(t_s, course, names, f"{reason}; the rest goes along stripes", out)
+        return True
+
+    def _reroute_all(
+        self, t_s: float, course: Course, names: list[str], reason: str, out: list[Decision]
+    ) -> None:
+        """Reroute these, each without what it avoids."""
+        ways: dict[frozenset[str], list[str]] = {}
+        for name in names:
+            ways.setdefault(course.avoided(name), []).append(name)
+        for avoided, together in ways.items():
+            self._reroute(t_s, course, together, avoided, reason, out)
 
     def _reroute(
         self,
@@ -154,15 +196,18 @@ class Relays:
         reason: str,
         out: list[Decision],
     ) -> None:
-        without = tuple(name for name in course.plan.order if name in avoided)
-        bound = self._bound_s(course.plan, avoided)
-        out.append(Reroute(t_s, course.version, tuple(names), without, reason, bound))
+        plan = course.plan
+        without = tuple(name for name in plan.order if name in avoided)
+        offers = self._offers(plan, avoided)
+        bound = best_bound(self._links.problem(offers, plan.size_bytes)).seconds if offers else 0.0
+        shares, direct = (plan.shares, plan.direct_share) if course.mended else ((), 0.0)
+        out.append(Reroute(t_s, course.version, tuple(names), without, reason, bound, shares, direct))
 
-    def _bound_s(self, plan: BroadcastPlan, avoided: frozenset[str]) -> float:
+    def _offers(self, plan: BroadcastPlan, avoided: Collection[str]) -> list[WorkerOffer]:
+        """Those of the plan that are there; whoever is avoided does not relay."""
         workers = [self._fleet[name] for name in plan.order]
-        offers = [
+        return [
             replace(worker.offer, can_relay=worker.offer.can_relay and worker.worker_id not in avoided)
             for worker in workers
             if worker.status in UP
         ]
-        return best_bound(self._links.problem(offers, plan.size_bytes)).seconds if offers else 0.0

@@ -8,6 +8,7 @@ shape was measured elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +98,13 @@ class AccessLinks:
         for i, node, bucket in self._buckets:
             limit = bucket.burst_bps if node.tokens_bits > DRY_BITS else bucket.sustained_bps
             self.up[i] = min(self.up[i], limit)
+
+    def less(self, up_bps: FloatArray, down_bps: FloatArray) -> AccessLinks:
+        """A view for one sharing out: the links without what others take, with an `outflow` of its own."""
+        left = copy(self)
+        left.up, left.down = np.maximum(0.0, self.up - up_bps), np.maximum(0.0, self.down - down_bps)
+        left.outflow = np.zeros_like(self.outflow)
+        return left
 
     def throttle(self, name: str, factor: float) -> None:
         """A machine's uplink carries `factor` of its level from now on."""

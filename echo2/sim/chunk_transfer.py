@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from echo2.policy.broadcast import BroadcastPlan, chunk_relays, living_parents, relays_without, with_chunks
-from echo2.sim.transfers import SOURCE, Paths, Transfer
+from echo2.sim.transfers import SOURCE, Paths, Transfer, TreeTransfer
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -41,8 +41,16 @@ class ChunkTransfer(Transfer):
     """
 
     def __init__(
-        self, version: int, plan: BroadcastPlan, source: int, nodes: IntArray, sites: IntArray, paths: Paths
+        self,
+        version: int,
+        plan: BroadcastPlan,
+        source: int,
+        nodes: IntArray,
+        sites: IntArray,
+        paths: Paths,
+        had: IntArray | None = None,
     ) -> None:
+        """`had` (N,): how many chunks each receiver has already, the first ones; none where not given."""
         super().__init__(version, with_chunks(plan, carried_in(plan)), source, nodes, sites, paths)
         plan, count = self.plan, len(nodes)
         self.striped = bool(plan.shares)
@@ -51,8 +59,10 @@ class ChunkTransfer(Transfer):
         self._members = {NOBODY: set(range(count))}
         self._have = np.zeros((count + 1, plan.chunks), dtype=bool)
         self._have[SOURCE] = True
+        if had is not None:
+            self._have[:-1] = np.arange(plan.chunks) < had[:, None]
         self._promised = self._have.copy()
-        self._missing = np.full(count, plan.chunks)
+        self._missing = plan.chunks - self._have[:-1].sum(axis=1)
         self._gone: set[int] = set()
         self._numbers: dict[tuple[int, int], int] = {}
         self._ends: list[tuple[int, int]] = []
@@ -64,8 +74,21 @@ class ChunkTransfer(Transfer):
         self.cap_bps, self.left, self.rate = np.zeros(lanes), np.zeros(lanes), np.zeros(lanes)
         self.first = np.full(lanes, NOTHING)
         self.busy = np.zeros(lanes, dtype=bool)
-        for chunk in range(plan.chunks):
-            self._pass_on(SOURCE, chunk)
+        if had is None:
+            for chunk in range(plan.chunks):
+                self._pass_on(SOURCE, chunk)
+
+    @classmethod
+    def resumed(cls, tree: TreeTransfer, plan: BroadcastPlan) -> ChunkTransfer:
+        """What is left of a fluid tree, by another plan: whole chunks of what each receiver has by now.
+
+        Nothing is on its way until `reroute` says so.
+        """
+        had = (tree.landed() * plan.chunks + 1e-6).astype(np.int64)
+        made = cls(tree.version, plan, tree.source, tree.nodes, tree.sites, tree.paths, had)
+        made.began_s, made.active = tree.began_s, tree.active.copy()
+        made._gone = set(tree.left_behind())
+        return made
 
     # ---- who sends what to whom ------------------------------------------------------------------
 
@@ -219,12 +242,26 @@ class ChunkTransfer(Transfer):
             living = living_parents(self.plan, without)
             self._parents = [living[i] if i in who else parent for i, parent in enumerate(self._parents)]
         for position in sorted(who):
-            for chunk in np.flatnonzero(~self._promised[position]).tolist():
-                source = self._source_of(position, chunk)
-                if self._have[source, chunk] and source not in self._gone:
-                    self._promised[position, chunk] = True
-                    self._enqueue(source, position, chunk)
+            self._ask(position)
         self._sort_source()
+
+    def go_over(self, plan: BroadcastPlan) -> None:
+        """A tree goes on as stripes: what is on the wire still comes, all else is asked for anew."""
+        self.plan, self.striped = plan, True
+        self._lines = {NOBODY: chunk_relays(plan)}
+        self._members = {NOBODY: set(range(len(self.nodes)))}
+        self._clear(lambda _at, _to: True, keep=1)
+        for position in np.flatnonzero(self.active).tolist():
+            self._ask(position)
+        self._sort_source()
+
+    def _ask(self, position: int) -> None:
+        """A receiver asks for what nobody is to send it yet, where its source has that already."""
+        for chunk in np.flatnonzero(~self._promised[position]).tolist():
+            source = self._source_of(position, chunk)
+            if self._have[source, chunk] and source not in self._gone:
+                self._promised[position, chunk] = True
+                self._enqueue(source, position, chunk)
 
     def _sort_source(self) -> None:
         """Receivers ask the source in the order of the chunks: what they took over late goes first."""
@@ -234,10 +271,12 @@ class ChunkTransfer(Transfer):
                 on_wire = queue.popleft()
                 self._queues[lane] = deque([on_wire, *sorted(queue)])
 
-    def _clear(self, ends: Callable[[int, int], bool]) -> None:
-        """Empty the lanes whose ends (sender, receiver) are such."""
+    def _clear(self, ends: Callable[[int, int], bool], keep: int = 0) -> None:
+        """Empty the lanes whose ends (sender, receiver) are such; `keep` 1: but for what is on the wire."""
         for lane, (at, to) in enumerate(self._ends):
-            if ends(at, to):
-                self._promised[to, list(self._queues[lane])] = False
-                self._queues[lane].clear()
-                self._next(lane)
+            if ends(at, to) and len(self._queues[lane]) > keep:
+                chunks = list(self._queues[lane])
+                self._promised[to, chunks[keep:]] = False
+                self._queues[lane] = deque(chunks[:keep])
+                if not keep:
+                    self._next(lane)

@@ -4,8 +4,8 @@ Owned by `echo2.sim.world`. A relay that corrupts sends as much as ever, but not
 stalls sends nothing; one that lies sends a fraction of what its offer says. A receiver finds out:
 
 - wrong bytes as soon as it has a whole chunk, whose digest does not fit;
-- silence after `STALL_S` without a byte of what it waits for;
-- a lie after `SLOW_S` far below the promised rate.
+- silence, or a rate far below the promised one, after `WINDOW_S`, or after the time that `CHUNKS` of its
+  chunks take by the plan where that is longer: the window of the live gatherer (`transport.pace`).
 
 All that a relay feeds at that time complain in the order of the plan, as the workers of a live run do.
 """
@@ -22,8 +22,8 @@ from echo2.policy.broadcast import BroadcastPlan
 from echo2.sim.inputs import RelayFault, SimWorker
 from echo2.sim.network import Network
 
-STALL_S = 5.0
-SLOW_S = 10.0
+WINDOW_S = 3.0
+CHUNKS = 2.0
 CAUSES = {"corrupt": "wrong-bytes", "stall": "slow", "lie": "slow"}
 Tell = Callable[[f.Fact], None]
 
@@ -64,7 +64,7 @@ class Faults:
 
     def _watch(self, fault: RelayFault, version: int, plan: BroadcastPlan, source: str) -> None:
         if fault.worker_id in plan.order or fault.worker_id == source:
-            delay_s = STALL_S if fault.kind == "stall" else SLOW_S
+            delay_s = max(WINDOW_S, CHUNKS * _chunk_s(plan, fault.worker_id))
             if fault.kind == "corrupt":
                 each_bits = 8.0 * plan.size_bytes / max(1, plan.chunks)
                 delay_s = each_bits * max(1, plan.fanout) / self._uplink_bps[fault.worker_id]
@@ -76,3 +76,9 @@ class Faults:
         relay, now = fault.worker_id, self._env.now
         for name in self._network.fed_by(relay, version):
             self._tell(f.RelayFailed(now, name, version, relay, CAUSES[fault.kind]))
+
+
+def _chunk_s(plan: BroadcastPlan, relay: str) -> float:
+    """Seconds between two chunks of a relay (or of the one source of a fetch), as the plan has it."""
+    share = plan.shares[plan.order.index(relay)] if plan.shares and relay in plan.order else 1.0
+    return plan.time_s / max(1.0, share * plan.chunks)

@@ -13,9 +13,10 @@ from typing import cast
 import numpy as np
 import simpy
 
-from echo2.policy.broadcast import BroadcastPlan
+from echo2.policy.broadcast import BroadcastPlan, striped, with_chunks
 from echo2.policy.links import LEARNER, LinkTable
 from echo2.sim.access import AccessLinks
+from echo2.sim.chunk_transfer import ChunkTransfer
 from echo2.sim.inputs import LinkShape, NicBucket, SimWorker
 from echo2.sim.sharing import share_links
 from echo2.sim.stripe_reroute import ReroutedStripes
@@ -23,6 +24,8 @@ from echo2.sim.transfers import Paths, Transfer, TreeTransfer
 
 SAME_MOMENT = 1e-4
 LEAST_STEP_S = 1e-6
+MENDED_SENDS, FEWEST_CHUNKS = 4_000, 16
+"""What is left of a fluid tree moves in so many sends at most, in no fewer chunks."""
 Arrived = Callable[[str, int], None]
 Sent = Callable[[str, int, float], None]
 
@@ -80,13 +83,25 @@ class Network:
         for receiver, version in failed:
             self._failed(receiver, version)
 
-    def reroute(self, version: int, names: Sequence[str], without: Sequence[str]) -> None:
-        """These get what they lack of `version` from others than `without`."""
+    def reroute(
+        self,
+        version: int,
+        names: Sequence[str],
+        without: Sequence[str],
+        shares: Sequence[float] = (),
+        direct_share: float = 0.0,
+    ) -> None:
+        """These get what they lack of `version` from others than `without`; see `decisions.Reroute`."""
         self._advance()
-        for transfer in self._transfers:
-            if transfer.version == version:
-                order = transfer.plan.order
-                transfer.reroute({order.index(name) for name in names if name in order}, frozenset(without))
+        for i, transfer in enumerate(self._transfers):
+            order = transfer.plan.order
+            # latecomers fetch the same version past the broadcast, and are no part of what is dealt anew
+            concerned = {order.index(name) for name in names if name in order}
+            if transfer.version == version and concerned:
+                if len(shares) == len(order) and not transfer.plan.shares:
+                    plan = striped(transfer.plan, shares, direct_share)
+                    transfer = self._transfers[i] = self._mended(transfer, plan)
+                transfer.reroute(concerned, frozenset(without))
         self._reallocate()
 
     def fed_by(self, name: str, version: int) -> list[str]:
@@ -97,6 +112,15 @@ class Network:
             if transfer.version == version:
                 fed = np.flatnonzero(transfer.active) if transfer.source == node else transfer.fed_by(name)
                 found += [transfer.plan.order[int(i)] for i in fed]
+        return found
+
+    def lacking(self, version: int) -> dict[str, float]:
+        """What share of `version` each receiver of a broadcast lacks that is under way."""
+        found: dict[str, float] = {}
+        for transfer in self._transfers:
+            if transfer.version == version:
+                for position, name in enumerate(transfer.plan.order):
+                    found[name] = max(0.0, 1.0 - transfer.got(position))
         return found
 
     def throttle(self, name: str, factor: float) -> None:
@@ -134,6 +158,15 @@ class Network:
 
     def _kind(self, plan: BroadcastPlan) -> type[Transfer]:
         return ReroutedStripes if plan.shares else TreeTransfer
+
+    def _mended(self, tree: Transfer, plan: BroadcastPlan) -> Transfer:
+        """A tree that goes on as stripes: chunk by chunk, for what each has by then is no fluid stripe."""
+        if isinstance(tree, ChunkTransfer):
+            tree.go_over(plan)
+            return tree
+        assert isinstance(tree, TreeTransfer)
+        most = max(FEWEST_CHUNKS, MENDED_SENDS // len(plan.order))
+        return ChunkTransfer.resumed(tree, with_chunks(plan, min(plan.chunks, most)))
 
     def _share(self) -> None:
         share_links(self._transfers, self._access)

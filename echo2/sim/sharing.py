@@ -2,7 +2,8 @@
 
 Called by `echo2.sim.network` at every event. Flows of trees share links max-min fairly. A striped transfer
 counts at its source as one flow per relay it feeds; a relay's uplink and a receiver's downlink are split
-evenly between the transfers that use them, and trees take what stripes leave.
+evenly between the transfers that use them, and trees take what stripes leave. A tree that was mended moves
+whole chunks (`lanes`); where other transfers use the same link it gets half of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from echo2.sim.access import AccessLinks
+from echo2.sim.chunk_transfer import ChunkTransfer
 from echo2.sim.fairness import max_min_rates
+from echo2.sim.lanes import share_lanes
 from echo2.sim.stripes import StripedTransfer
 from echo2.sim.transfers import Transfer, TreeTransfer
 
@@ -26,6 +29,14 @@ SETTLED = 1e-9
 def share_links(transfers: Sequence[Transfer], links: AccessLinks) -> None:
     """Set the rates of all transfers and the links' `outflow`."""
     links.outflow[:] = 0.0
+    mended = [t for t in transfers if isinstance(t, ChunkTransfer)]
+    if mended:
+        fluid = [t for t in transfers if not isinstance(t, ChunkTransfer)]
+        out, into = _share_mended(mended, fluid, links)
+        rest = links.less(out, into)
+        share_links(fluid, rest)
+        links.outflow[:] = out + rest.outflow
+        return
     striped = [t for t in transfers if isinstance(t, StripedTransfer)]
     trees = [t for t in transfers if isinstance(t, TreeTransfer)]
     up, down = links.up, links.down
@@ -36,6 +47,17 @@ def share_links(transfers: Sequence[Transfer], links: AccessLinks) -> None:
             down = down - _inflow(striped, len(down))
     if trees:
         _share_trees(trees, up, np.maximum(0.0, down), links)
+
+
+def _share_mended(
+    mended: list[ChunkTransfer], fluid: list[Transfer], links: AccessLinks
+) -> tuple[FloatArray, FloatArray]:
+    """Set the rates of mended trees; (nodes,) bit/s they take of the uplinks and of the downlinks."""
+    used = np.zeros(len(links.up), dtype=bool)
+    used[sorted(set[int]().union(*(transfer.involved() for transfer in fluid)))] = True
+    theirs = links.less(np.where(used, links.up / 2, 0.0), np.where(used, links.down / 2, 0.0))
+    into = share_lanes(mended, theirs)
+    return theirs.outflow, into
 
 
 def _share_stripes(striped: list[StripedTransfer], trees: list[TreeTransfer], links: AccessLinks) -> None:

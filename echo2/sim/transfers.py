@@ -118,6 +118,16 @@ class TreeTransfer(Transfer):
         """Share of the snapshot that has been sent to a receiver."""
         return float(self.have[position])
 
+    def landed(self) -> FloatArray:
+        """(N,) share of the snapshot each receiver has in whole chunks, which come later than the fluid."""
+        lost = np.zeros(len(self.have)) if self._lost_bits is None else self._lost_bits / self.bits
+        return np.where(self.have < 1.0, np.maximum(0.0, self.have - np.where(self._fed, lost, 0.0)), 1.0)
+
+    def left_behind(self) -> list[int]:
+        """Positions of receivers that have left."""
+        gone: list[int] = np.flatnonzero(~self._here[:-1]).tolist()
+        return gone
+
     def path_limits(self, rates_bps: FloatArray) -> FloatArray:
         """(N,) least of `rates_bps` over the ancestors that a receiver has caught up with; inf for none."""
         limits = np.full(len(rates_bps), np.inf)

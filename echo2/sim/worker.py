@@ -150,8 +150,13 @@ class WorkerProcess:
         while waiting and len(running) < self._slots:
             group_id, tokens = waiting.popleft()
             self._sequence += 1
-            heapq.heappush(running, (self._offset + tokens, self._sequence, group_id, tokens, self.version))
+            end = self._first_offset() + tokens
+            heapq.heappush(running, (end, self._sequence, group_id, tokens, self.version))
             self._context += self._prompt
+
+    def _first_offset(self) -> float:
+        """Where a sequence that is admitted now begins."""
+        return self._offset
 
     def _arm(self) -> None:
         """Set the timer for the next end of a sequence; an older timer finds itself replaced."""

@@ -257,7 +257,8 @@ class World:
 
     def _reroute(self, decision: d.Reroute) -> None:
         self.metrics.rerouted(decision)
-        self.network.reroute(decision.version, decision.worker_ids, decision.without)
+        shares, direct = decision.shares, decision.direct_share
+        self.network.reroute(decision.version, decision.worker_ids, decision.without, shares, direct)
 
     def _receive(self, plan: BroadcastPlan, version: int, source: str) -> None:
         for name in plan.order:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from echo2.policy.broadcast.bounds import cut_bound_s, fluid_bound_s, lp_bound_s
 from echo2.policy.broadcast.choose import TOPOLOGIES, Objective, best_plan, candidates, plan_for
+from echo2.policy.broadcast.mend import rest_bound_s, ways_left
 from echo2.policy.broadcast.plan import (
     BroadcastPlan,
     Topology,
@@ -26,6 +27,7 @@ from echo2.policy.broadcast.schedule import (
     rarest_first,
     relays_without,
     sources_of,
+    striped,
     with_chunks,
 )
 from echo2.policy.broadcast.timing import ChunkRules
@@ -55,8 +57,11 @@ __all__ = [
     "pull_plan",
     "rarest_first",
     "relays_without",
+    "rest_bound_s",
     "sources_of",
     "stripe_counts",
+    "striped",
     "to_json",
+    "ways_left",
     "with_chunks",
 ]

@@ -96,7 +96,7 @@ def plan_for(
     if topology == "k-ary" and fanout is not None:
         if fanout < 1:
             raise ValueError(f"fanout must be >= 1, got {fanout}")
-        return _tree_plan(problem, "k-ary", k_ary(problem, fanout), rules, bound, fanout)
+        return tree_plan(problem, "k-ary", k_ary(problem, fanout), rules, bound, fanout)
     plans = _plans(problem, topology, rules, bound, named=True)
     if not plans:
         raise ValueError(f"no {topology} plan for {problem.count} receivers: see plan_for's docstring")
@@ -108,7 +108,7 @@ def _plans(
 ) -> list[BroadcastPlan]:
     """Plans of one topology; with one receiver all equal the star, so only a `named` one is built."""
     if topology == "star":
-        return [_tree_plan(problem, "star", star(problem), rules, bound)]
+        return [tree_plan(problem, "star", star(problem), rules, bound)]
     if problem.count == 1 and not named:
         return []
     if problem.count > MOST_SEARCHED and topology in ("chain", "tree") and not named:
@@ -117,15 +117,15 @@ def _plans(
         return [_stripes_plan(problem, stripes(problem, rules), bound)] if problem.count > 1 else []
     if topology == "k-ary":
         wanted = [k for k in K_ARY if k < problem.count] or [min(K_ARY)]
-        return [_tree_plan(problem, "k-ary", k_ary(problem, k), rules, bound, k) for k in wanted]
+        return [tree_plan(problem, "k-ary", k_ary(problem, k), rules, bound, k) for k in wanted]
     if topology == "regional":
-        return [_tree_plan(problem, "regional", tree, rules, bound) for tree in regional(problem, rules)]
+        return [tree_plan(problem, "regional", tree, rules, bound) for tree in regional(problem, rules)]
     shapes = chains(problem) if topology == "chain" else rate_trees(problem)
-    plans = [_tree_plan(problem, topology, shape, rules, bound) for shape in shapes]
+    plans = [tree_plan(problem, topology, shape, rules, bound) for shape in shapes]
     return [min(plans, key=lambda plan: (plan.time_s, plan.egress_usd))]
 
 
-def _tree_plan(
+def tree_plan(
     problem: BroadcastProblem,
     topology: Topology,
     parent: IntArray,
@@ -133,6 +133,7 @@ def _tree_plan(
     bound: Bound,
     fanout: int = 0,
 ) -> BroadcastPlan:
+    """One tree, priced: `parent` (N+1,) over nodes, as the builders of `trees` return it."""
     timing = tree_timing(problem, parent, rules)
     order = breadth_first(parent)
     place = {node: i for i, node in enumerate(order)} | {0: -1}

@@ -8,6 +8,10 @@ Every chunk of stripes has a fixed line of relays: its own, then the one it goes
 so on. A receiver takes it from the first of the line that is there, and from the learner once the line has
 come to itself. So whoever waits, waits for one further ahead in the line: receivers that differ on who is
 gone can never wait for each other in a ring, and one more departure moves only the chunks of who departed.
+
+A tree that loses a relay may go on as stripes (`mend` says when, `striped` is the plan from then on): what
+is left comes from all that are there, not from one ancestor. Then all its receivers go over together, for
+one that goes on down the tree and one that follows stripes could wait for each other.
 """
 
 from __future__ import annotations
@@ -35,12 +39,29 @@ def with_chunks(plan: BroadcastPlan, chunks: int) -> BroadcastPlan:
     if not plan.shares:
         return replace(plan, chunks=chunks)
     counts, direct = stripe_counts(plan)
-    exact = np.array([*counts, direct]) * (chunks / max(1, sum(counts) + direct))
-    whole = np.floor(exact)
+    shares, direct_share = _whole_chunks([*counts, direct], chunks)
+    return replace(plan, chunks=chunks, shares=shares, direct_share=direct_share)
+
+
+def striped(plan: BroadcastPlan, shares: Sequence[float], direct_share: float = 0.0) -> BroadcastPlan:
+    """The plan from the moment on at which its receivers go over to stripes, in whole chunks of its number.
+
+    `shares` (N,) by `plan.order`, as `BroadcastPlan.shares`. Predicted times stay those of the plan. Raises
+    ValueError for shares that are not one for each receiver, or of which none is above 0.
+    """
+    if len(shares) != len(plan.order) or sum(shares) + direct_share <= 0:
+        raise ValueError(f"{len(plan.order)} receivers need as many shares, some above 0; got {shares}")
+    shares, direct_share = _whole_chunks([*shares, direct_share], plan.chunks)
+    return replace(plan, topology="stripes", parents=(), shares=shares, direct_share=direct_share)
+
+
+def _whole_chunks(parts: Sequence[float], chunks: int) -> tuple[tuple[float, ...], float]:
+    """Parts as shares of so many whole chunks, each to within one: all but the last, and the last."""
+    exact = np.array(parts) * (chunks / max(sum(parts), 1e-300))
+    whole = np.floor(exact + 1e-9)
     missing = chunks - int(whole.sum())
     whole[np.argsort(whole - exact, kind="stable")[:missing]] += 1
-    shares = tuple((whole[:-1] / chunks).tolist())
-    return replace(plan, chunks=chunks, shares=shares, direct_share=float(whole[-1]) / chunks)
+    return tuple((whole[:-1] / chunks).tolist()), float(whole[-1]) / chunks
 
 
 def sources_of(

@@ -6,15 +6,19 @@ the simulator uses too. A relay that nobody can reach just now is treated as gon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from echo2.policy.broadcast import BroadcastPlan
-from echo2.policy.broadcast.schedule import sources_of, with_chunks
+from echo2.policy.broadcast.schedule import sources_of, striped, with_chunks
+from echo2.policy.decisions import Reroute
 from echo2.runtime.transport import messages as m
 
 UrlOf = Callable[[str], str]
 """The address of a worker's relay; "" where it has none or is not there."""
+
+PATIENCE = 2.0
+"""Relays of a tree that goes on as stripes serve those that are furthest behind first; the others wait."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,15 @@ def course_of(version: int, parent: int, plan: BroadcastPlan, chunks: int) -> Co
     return Course(version, parent, with_chunks(plan, max(1, chunks)), chunks)
 
 
-def route_along(course: Course, worker_id: str, without: Collection[str], url_of: UrlOf) -> m.Route:
-    """A worker's route along a broadcast that does without some relays."""
-    away = {name for name in course.plan.order if not url_of(name)}
-    names = sources_of(course.plan, worker_id, max(1, course.chunks), away | set(without))
-    expected_s = course.plan.receiver_s[course.plan.order.index(worker_id)]
+def route_along(course: Course, worker_id: str, reroute: Reroute | None, url_of: UrlOf) -> m.Route:
+    """A worker's route along a broadcast; with a reroute, as that says."""
+    plan, without = course.plan, frozenset(reroute.without if reroute is not None else ())
+    expected_s = plan.receiver_s[plan.order.index(worker_id)]
+    if reroute is not None and reroute.shares:
+        plan = striped(plan, reroute.shares, reroute.direct_share)
+        expected_s *= PATIENCE
+    away = {name for name in plan.order if not url_of(name)}
+    names = sources_of(plan, worker_id, max(1, course.chunks), away | without)
     return _route(names, expected_s, url_of)
 
 
