@@ -18,9 +18,8 @@ from echo2.sim.run import simulate
 from echo2.sim.worker import WorkerProcess
 from echo2.testing.worlds import equal_workers, small_world
 from echo2.validate.compare import distances, error, figures
-from echo2.validate.engine_fit import Alike, Job, Work, fit_engines, replay
+from echo2.validate.engine_fit import ANSWER_SHARE, Alike, Job, Work, counted, fit_engines, parts_of, replay
 from echo2.validate.measure import Measures, first_difference, measure
-from echo2.validate.plane import Ledger, Uplink, delays_of
 from echo2.validate.recorded import swaps_of
 from echo2.validate.steps import SeenStep, StepKinds, fit_steps
 
@@ -107,12 +106,32 @@ def test_rate_and_delay_are_found_again() -> None:
     rng = np.random.default_rng(0)
     starts = np.sort(rng.uniform(0, 30, 60))
     jobs = [Job(float(at), tuple(sorted(rng.integers(5, 60, 4).tolist())), ()) for at in starts]
-    made = replay(Work(jobs), 8, 0.010, 0.002, 0.0)
-    seen = [Job(j.start_s, j.tokens, tuple((m + 0.055).tolist())) for j, m in zip(jobs, made)]
+    answer_s = ANSWER_SHARE * 0.055
+    order_s = sum(parts_of(0.055, answer_s))
+    ended = replay(Work(jobs), 8, 0.010, 0.002, order_s, whole_steps=True)
+    made = counted(ended, 0.055 - order_s, answer_s)
+    seen = [Job(j.start_s, j.tokens, tuple(m.tolist())) for j, m in zip(jobs, made)]
     fit = fit_engines([Alike(("w",), (Work(seen),), 8)])["w"]
     assert fit.order_s + fit.report_s == pytest.approx(0.055)
     assert fit.step_s(8) == pytest.approx(0.026, rel=0.03)
     assert fit.step_s(1) == pytest.approx(0.012, rel=0.15)
+
+
+def test_uploads_go_one_at_a_time_in_a_fit() -> None:
+    """What ends while an upload is unanswered is counted with the next one."""
+    ends = [np.array([1.0, 1.2]), np.array([1.1, 2.0])]
+    told = counted(ends, 0.3, 0.5)
+    assert told[0].tolist() == pytest.approx([1.301, 1.801])
+    assert told[1].tolist() == pytest.approx([1.801, 2.301])
+
+
+def test_a_sequence_begins_with_a_whole_step() -> None:
+    """What comes within a decode step begins at its end; a simulated engine has no steps."""
+    jobs = [Job(0.0, (4,), ()), Job(0.15, (2,), ())]
+    whole = replay(Work(jobs), 4, 0.1, 0.0, 0.0, whole_steps=True)
+    assert [one.tolist() for one in whole] == [pytest.approx([0.4]), pytest.approx([0.4])]
+    at_once = replay(Work(jobs), 4, 0.1, 0.0, 0.0)
+    assert at_once[1].tolist() == pytest.approx([0.35])
 
 
 def test_a_known_rate_is_not_fitted() -> None:
@@ -141,52 +160,22 @@ def test_steps_are_drawn_by_their_kind() -> None:
     assert round(model.draw(40, 100.0, rng), 6) == 5.0
 
 
+def test_steps_are_slower_while_a_snapshot_spreads_if_they_were() -> None:
+    """A step begun while a snapshot spreads takes what such steps took; the mean is over both."""
+    kinds = StepKinds(publish_period=4, checkpoint_every=100, total_steps=40)
+    seen = [SeenStep(v, 2.0 if v % 4 == 1 else 1.0, 100, spreading=v % 4 == 1) for v in range(3, 31)]
+    model, rng = fit_steps(seen, kinds), np.random.default_rng(0)
+    assert {round(model.draw(v, 100.0, rng, True), 6) for v in range(31, 36)} == {2.0}
+    assert {round(model.draw(v, 100.0, rng), 6) for v in range(31, 36)} == {1.0}
+    assert model.mean_s == pytest.approx(np.mean([step.train_s for step in seen[2:]]))
+
+
 def test_longer_batches_take_longer_where_length_explains_it() -> None:
     """Step times in proportion to the tokens are drawn in proportion to the tokens."""
     kinds = StepKinds(1, 100, 200)
     seen = [SeenStep(v, 0.001 * (1000 + 10 * (v % 7)), 1000 + 10 * (v % 7)) for v in range(1, 40)]
     model = fit_steps(seen, kinds)
     assert model.draw(50, 2000.0, np.random.default_rng(0)) == pytest.approx(2.0, rel=0.02)
-
-
-def test_the_ledger_writes_neighbours_of_a_kind_together() -> None:
-    """What gathers while a transaction is written goes into the next, kind by kind, in order."""
-    env = simpy.Environment()
-    ledger = Ledger(env, 1.0, np.random.default_rng(0))
-    done: list[tuple[str, float]] = []
-
-    def put(kind: str) -> None:
-        ledger.write(kind, lambda: done.append((kind, env.now)))
-
-    put("a")
-    env.timeout(0.01).callbacks.append(lambda _: [put(kind) for kind in "bbcb"])  # type: ignore[union-attr]
-    env.run()
-    assert [kind for kind, _ in done] == ["a", "b", "b", "c", "b"]
-    times = [at for _, at in done]
-    assert times[1] == times[2] < times[3] < times[4]
-
-
-def test_a_worker_sends_one_upload_at_a_time() -> None:
-    """What ends while an upload is unanswered waits for the answer, then goes together."""
-    env = simpy.Environment()
-    told: list[tuple[str, float]] = []
-    ledger = Ledger(env, 1e-9, np.random.default_rng(0))
-    uplink = Uplink(env, ledger, 1.0, 0.0, lambda name: told.append((name, env.now)))
-    uplink.put(1.0, "first")
-    for at, name in ((0.1, "second"), (0.2, "third")):
-        env.timeout(at, name).callbacks.append(lambda e: uplink.put(1.0, e.value))  # type: ignore[union-attr]
-    env.run()
-    assert [name for name, _ in told] == ["first", "second", "third"]
-    assert [at for _, at in told] == pytest.approx([1.0, 2.5, 2.5])
-
-
-@given(st.dictionaries(st.sampled_from("abc"), st.floats(0.001, 2.0), min_size=1))
-def test_the_parts_of_a_delay_add_up(round_s: dict[str, float]) -> None:
-    """Three writes and two hops are the whole delay of each worker, and none is negative."""
-    parts = delays_of(round_s)
-    for name, hop_s in parts.hop_s.items():
-        assert hop_s >= 0
-        assert 3 * parts.write_s + 2 * hop_s == pytest.approx(round_s[name])
 
 
 def test_errors_are_signed_and_distances_are_not() -> None:

@@ -8,7 +8,7 @@ pauses, and the link rates that workers report.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from echo2.config import Config
@@ -18,8 +18,9 @@ from echo2.policy.settings import SchedulerSettings
 from echo2.sim.log import Entry
 from echo2.validate.engine_fit import Alike, EngineFit, Job, Work, fit_engines
 from echo2.validate.first_part import FirstPart, look
+from echo2.validate.mail import answer_of, apart_of
 from echo2.validate.plane import Delays, delays_of
-from echo2.validate.steps import StepKinds, StepModel, fit_steps
+from echo2.validate.steps import SETTLING, StepKinds, StepModel, fit_steps
 
 LEAST_STEPS = 12
 LINK_SHARE = 0.9
@@ -46,6 +47,8 @@ class WorkerModel:
 class Calibration:
     """Everything the calibrated world is made of; `steps` were used, up to `until_s`.
 
+    `published`: bytes by version of what was published; what later versions have is drawn from `payloads`.
+    `apart`: share of the groups ordered from a worker at one moment that it did not begin together.
     `known_s` has step times by version that are not foretold but given, none in a forecast.
     """
 
@@ -56,6 +59,8 @@ class Calibration:
     workers: Mapping[str, WorkerModel]
     payloads: tuple[float, ...]
     delays: Delays
+    published: Mapping[int, float] = field(default_factory=dict)
+    apart: float = 0.0
     known_s: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -77,7 +82,8 @@ def calibrate(
     groups = {
         g: seen.ends[g] for g, (_, _, size) in seen.ordered.items() if len(seen.ends.get(g, ())) == size
     }
-    workers = _workers(seen, groups, config, settings.swap_pause_s, pauses_s)
+    answer_s = answer_of(seen)
+    workers = _workers(seen, groups, config, settings.swap_pause_s, pauses_s, answer_s)
     return Calibration(
         steps=steps,
         until_s=seen.until_s,
@@ -85,13 +91,16 @@ def calibrate(
         groups=tuple(tuple(tokens for _, tokens in ends) for ends in groups.values()),
         workers=workers,
         payloads=_payloads(seen, settings),
-        delays=delays_of({name: w.engine.order_s + w.engine.report_s for name, w in workers.items()}),
+        published=seen.published,
+        delays=delays_of({n: w.engine.order_s + w.engine.report_s for n, w in workers.items()}, answer_s),
+        apart=apart_of(seen, groups),
     )
 
 
 def _payloads(seen: FirstPart, settings: SchedulerSettings) -> tuple[float, ...]:
     """Bytes of a published step: the later half of those seen, for deltas shrink as a run settles."""
-    return tuple(seen.payloads[len(seen.payloads) // 2 :]) or (settings.snapshot_bytes,)
+    sizes = list(seen.published.values())
+    return tuple(sizes[len(sizes) // 2 :]) or (settings.snapshot_bytes,)
 
 
 def _workers(
@@ -100,16 +109,18 @@ def _workers(
     config: Config,
     pause_s: float,
     pauses_s: Mapping[str, Mapping[int, float]],
+    answer_s: float,
 ) -> dict[str, WorkerModel]:
     """A model for every worker on offer; one that was hardly used is like the others of its pool."""
     shaped = {pool.name: pool.shape_links for pool in config.pool}
     pauses, work = _work(seen, groups, pause_s, pauses_s)
-    fits = fit_engines(_alike(seen.offers, work, config))
+    known = _known(seen.offers, config)
+    fits = fit_engines(_alike(seen.offers, work, known), answer_s)
     linked = {name: shaped[offer.pool] and _fills_link(name, seen) for name, offer in seen.offers.items()}
     return {
         name: WorkerModel(
             worker_id=name,
-            engine=fits.get(name) or _like(name, seen.offers, fits, "finished groups"),
+            engine=fits.get(name) or _like(name, seen.offers, fits, known),
             startup_s=seen.startup_s.get(name, _typical(name, seen.offers, seen.startup_s)),
             spread_s=_spread(name, seen, linked[name]),
             pause_s=pauses[name],
@@ -139,21 +150,30 @@ def _work(
     return pauses, work
 
 
-def _alike(offers: Mapping[str, f.WorkerOffer], work: Mapping[str, Work], config: Config) -> list[Alike]:
-    """Workers with work, those of a simulated pool together: they sleep by the profile of their pool."""
+def _known(offers: Mapping[str, f.WorkerOffer], config: Config) -> dict[str, float]:
+    """Tokens/s by pool where nothing has to be fitted: simulated engines sleep by the profile of theirs."""
     simulated = {pool.name for pool in config.pool if pool.engine == "simulated"}
+    return {
+        offer.pool: offer.rollouts_per_s * profile_tokens(config)
+        for offer in offers.values()
+        if offer.pool in simulated
+    }
+
+
+def _alike(
+    offers: Mapping[str, f.WorkerOffer], work: Mapping[str, Work], known: Mapping[str, float]
+) -> list[Alike]:
+    """Workers with work, those of a pool of known rate together."""
     groups: dict[str, list[str]] = {}
     for name, offer in offers.items():
         if work[name].jobs:
-            groups.setdefault(offer.pool if offer.pool in simulated else name, []).append(name)
+            groups.setdefault(offer.pool if offer.pool in known else name, []).append(name)
     return [
         Alike(
             names=tuple(names),
             work=tuple(work[name] for name in names),
             slots=offers[names[0]].slots,
-            tokens_per_s=offers[names[0]].rollouts_per_s * profile_tokens(config)
-            if key in simulated
-            else 0.0,
+            tokens_per_s=known.get(key, 0.0),
         )
         for key, names in groups.items()
     ]
@@ -187,14 +207,18 @@ def _fills_link(name: str, seen: FirstPart) -> bool:
 def _spread(name: str, seen: FirstPart, shaped: bool) -> dict[int, float]:
     """Publication to live less the time on the worker's link; others of its pool stand in where it has none.
 
-    Others' too where nobody's was seen: nothing was published then, and nothing is lost by 0.
+    Others' too where nobody's was seen: nothing was published then, and nothing is lost by 0. The first
+    quarter of the versions is left out: processes, files and connections are new then.
     """
     offers, pool = seen.offers, seen.offers[name].pool
+    versions = sorted({life.version for lives in seen.lives.values() for life in lives})
+    first = versions[int(SETTLING * len(versions))] if versions else 0
     for group in ([name], [other for other in offers if offers[other].pool == pool], list(offers)):
         times = {
             life.version: life.took_s - (8.0 * life.size / offers[other].downlink_bps if shaped else 0.0)
             for other in group
             for life in seen.lives.get(other, [])
+            if life.version >= first
         }
         if times:
             return times
@@ -202,19 +226,28 @@ def _spread(name: str, seen: FirstPart, shaped: bool) -> dict[int, float]:
 
 
 def _like(
-    name: str, offers: Mapping[str, f.WorkerOffer], fits: Mapping[str, EngineFit], lacking: str
+    name: str, offers: Mapping[str, f.WorkerOffer], fits: Mapping[str, EngineFit], known: Mapping[str, float]
 ) -> EngineFit:
-    mates = [other for other in fits if offers[other].pool == offers[name].pool]
-    if not mates and fits:
-        mates = sorted(
-            fits, key=lambda other: abs(offers[other].rollouts_per_s - offers[name].rollouts_per_s)
-        )
-    if not mates:
+    """The engine of a worker that was hardly used: that of its pool; else the most similar one, as much
+    faster or slower as the offers say. One with a known rate (tokens/s, by pool) has that."""
+    offer = offers[name]
+    if not fits:
         raise UserError(
-            f"no worker has enough {lacking} in the first part to calibrate its rate; calibrate from more "
-            "steps with --calibrate, or record a longer run"
+            "no worker has enough finished groups in the first part to calibrate its rate; calibrate from "
+            "more steps with --calibrate, or record a longer run"
         )
-    return fits[mates[0]]
+
+    def far(other: str) -> tuple[bool, float]:
+        return offers[other].pool != offer.pool, abs(offers[other].rollouts_per_s - offer.rollouts_per_s)
+
+    mate = min(fits, key=far)
+    if offer.pool in known:
+        return replace(
+            fits[mate], base_s=0.0, per_sequence_s=1.0 / known[offer.pool], begin_s=0.0, whole_steps=False
+        )
+    slower = offers[mate].rollouts_per_s / max(offer.rollouts_per_s, 1e-9)
+    fit = fits[mate]
+    return replace(fit, base_s=fit.base_s * slower, per_sequence_s=fit.per_sequence_s * slower)
 
 
 def _typical(name: str, offers: Mapping[str, f.WorkerOffer], startup_s: Mapping[str, float]) -> float:

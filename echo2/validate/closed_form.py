@@ -16,7 +16,8 @@ from echo2.policy.plan_types import PlanProblem
 from echo2.policy.planner import plan_run
 from echo2.policy.settings import SchedulerSettings
 from echo2.validate.calibrate import Calibration
-from echo2.validate.world import UNSHAPED_BPS, decode_of
+from echo2.validate.plane import UNSHAPED_BPS
+from echo2.validate.world import decode_of
 
 
 def planned(

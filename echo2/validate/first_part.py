@@ -24,7 +24,8 @@ class Life:
 
 @dataclass
 class FirstPart:
-    """Seconds of the run. `ordered`: (worker, when, rollouts) by group; `ends`: (when, tokens) by group."""
+    """Seconds of the run. `ordered`: (worker, when, rollouts) by group; `ends`: (when, tokens) by group;
+    `published`: bytes by version."""
 
     steps: list[SeenStep] = field(default_factory=list)
     until_s: float = 0.0
@@ -36,7 +37,9 @@ class FirstPart:
     sent: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
     lives: dict[str, list[Life]] = field(default_factory=dict)
     links: dict[str, list[float]] = field(default_factory=dict)
-    payloads: list[float] = field(default_factory=list)
+    published: dict[int, float] = field(default_factory=dict)
+    _under_way: dict[str, int] = field(default_factory=dict)
+    _spreading: bool = False
     _training: int = 0
     _decided_s: float = 0.0
 
@@ -51,15 +54,20 @@ class FirstPart:
                 self.ends.setdefault(fact.group_id, []).append((fact.t_s, fact.tokens))
             case f.LinkMeasured() if fact.downlink_bps > 0:
                 self.links.setdefault(fact.worker_id, []).append(fact.downlink_bps)
+            case f.WorkerLeft() | f.SnapshotFailed():
+                self._under_way.pop(fact.worker_id, None)
             case f.SnapshotLive() if (fact.worker_id, fact.version) in self.sent:
+                self._under_way.pop(fact.worker_id, None)
                 sent_s, size = self.sent[fact.worker_id, fact.version]
                 life = Life(fact.version, fact.t_s, fact.t_s - sent_s, size)
                 self.lives.setdefault(fact.worker_id, []).append(life)
             case f.StepFinished():
                 turn_s = fact.t_s - self._decided_s - fact.train_s
-                self.steps.append(SeenStep(fact.version, fact.train_s, self._training, turn_s))
+                seen = SeenStep(fact.version, fact.train_s, self._training, turn_s, self._spreading)
+                self.steps.append(seen)
                 self.until_s = fact.t_s
-                self.payloads += [fact.snapshot_bytes] if fact.snapshot_bytes > 0 else []
+                if fact.snapshot_bytes > 0:
+                    self.published[fact.version] = fact.snapshot_bytes
 
     def decision(self, decision: d.Decision) -> None:
         """Take in what was decided."""
@@ -71,12 +79,16 @@ class FirstPart:
             case d.TrainStep():
                 ends = [end for group_id in decision.group_ids for end in self.ends.get(group_id, ())]
                 self._training = sum(tokens for _, tokens in ends)
-                self._decided_s = decision.t_s
+                self._decided_s, self._spreading = decision.t_s, bool(self._under_way)
             case d.PublishSnapshot():
                 for name in decision.plan.order:
                     self.sent[name, decision.version] = (decision.t_s, decision.plan.size_bytes)
+                    self._under_way[name] = decision.version
             case d.FetchSnapshot():
                 self.sent[decision.worker_id, decision.version] = (decision.t_s, decision.size_bytes)
+                self._under_way[decision.worker_id] = decision.version
+            case d.AbortTransfer():
+                self._under_way.pop(decision.worker_id, None)
 
 
 def look(entries: Iterable[Entry], steps: int) -> FirstPart:

@@ -1,7 +1,8 @@
 """The control plane between scheduler and engines, as the live driver has it: hops and one ledger on disk.
 
-An order waits for the ledger to record it, then travels. Rollouts that end travel in uploads, one at a time
-from a worker; an upload is answered when the ledger has it, and counted when its rewards are on disk too.
+An order waits for the ledger to record it, then travels in the answer to the worker's next request for work.
+Rollouts that end travel in uploads, one at a time from a worker; an upload is answered when the ledger has
+it, and counted when its rewards are on disk too. On a shaped link answers queue behind a snapshot's bytes.
 The ledger writes one transaction at a time, and neighbours of one kind together (`runtime.driver.
 ledger_queue`). Called by the calibrated world.
 """
@@ -16,10 +17,18 @@ from typing import Any
 import numpy as np
 import simpy
 
+from echo2.runtime.transport.chunk_reply import SHAPED_PIECE_BYTES
+from echo2.runtime.transport.gather import STREAMS
+from echo2.validate.engine_fit import ANSWER_SHARE, GATHER_S, parts_of
+
 Done = Callable[[], None]
 WRITE_SHAPE = 3.0
 """Shape of the gamma distribution of a write's seconds: a disk's syncs spread by about 60 % (ours)."""
 ROLLOUT_BYTES, TOKEN_BYTES = 200, 28
+UNSHAPED_BPS = 1e13
+"""A link that the live run does not shape: its time is measured as a whole."""
+SCATTER_S = 1e-3
+"""Answers of one moment do not arrive at one moment, or workers in step by chance would stay so for ever."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +43,13 @@ class Delays:
         return Delays(self.write_s * factor, {name: s * factor for name, s in self.hop_s.items()})
 
 
-def delays_of(round_s: dict[str, float]) -> Delays:
+def delays_of(round_s: dict[str, float], answer_s: float = 0.0) -> Delays:
     """The parts of each worker's whole delay: three transactions, shared by all workers, and two hops.
 
-    The worker with the least delay is taken to have five equal parts (ours).
+    `answer_s`: what an upload takes to be answered, 0 where it is not known.
     """
-    write_s = min(round_s.values()) / 5
+    least_s = min(round_s.values())
+    write_s, _ = parts_of(least_s, answer_s or ANSWER_SHARE * least_s)
     return Delays(write_s, {name: (seconds - 3 * write_s) / 2 for name, seconds in round_s.items()})
 
 
@@ -78,14 +88,87 @@ class Ledger:
         self._next(batches[1:])
 
 
+class LinkQueue:
+    """What an answer to a worker stands behind: a shaped link serves the bytes as they come, and each of the
+    streams of a snapshot's transfer has a piece in the queue, as long as there are chunks for it.
+    """
+
+    def __init__(self, env: simpy.Environment, downlink_bps: float, chance: np.random.Generator) -> None:
+        self._env, self._bps, self._chance = env, downlink_bps, chance
+        self._version, self._size, self._began_s = -1, 0.0, 0.0
+
+    def begins(self, version: int, size_bytes: float) -> None:
+        """The transfer of a snapshot begins; it takes the place of an older one."""
+        self._version, self._size, self._began_s = version, size_bytes, self._env.now
+
+    def ends(self, version: int) -> None:
+        """All of it is there."""
+        if version == self._version:
+            self._version = -1
+
+    def wait_s(self) -> float:
+        """Seconds until what is in the queue now has passed."""
+        if self._version < 0 or self._bps > UNSHAPED_BPS:
+            return 0.0
+        left = self._size - (self._env.now - self._began_s) * self._bps / 8.0
+        pieces = min(float(STREAMS), max(1.0, left / SHAPED_PIECE_BYTES))
+        return max(0.0, pieces - self._chance.random()) * SHAPED_PIECE_BYTES * 8.0 / self._bps
+
+
+@dataclass
+class Downlink:
+    """A worker's orders. It asks for work, and the answer holds all orders there are: those recorded in one
+    transaction begin together, but for a share of them that a busy worker comes to later. What comes while
+    an answer travels waits for the next request.
+
+    `wait_s()`: seconds that an answer sent now stands behind a snapshot on the worker's link.
+    """
+
+    env: simpy.Environment
+    hop_s: float
+    wait_s: Callable[[], float]
+    apart: float
+    chance: np.random.Generator
+    _orders: list[Done] = field(default_factory=list)
+    _asked: bool = True
+
+    def put(self, order: Done) -> None:
+        """An order is on disk; it is called when it has arrived."""
+        self._orders.append(order)
+        if self._asked:
+            self._asked = False
+            later(self.env, 0.0, self._answer)  # what one transaction recorded travels together
+
+    def _answer(self) -> None:
+        orders, self._orders = self._orders, []
+        scatter_s = float(self.chance.exponential(SCATTER_S))
+        later(self.env, self.hop_s + scatter_s + self.wait_s(), self._arrives, orders)
+
+    def _arrives(self, orders: list[Done]) -> None:
+        late_s = 0.0
+        for order in orders:
+            later(self.env, late_s, order)
+            late_s += 2 * GATHER_S * (self.chance.random() < self.apart)
+        later(self.env, self.hop_s, self._asks)
+
+    def _asks(self) -> None:
+        self._asked = not self._orders
+        if self._orders:
+            self._answer()
+
+
 @dataclass
 class Uplink:
-    """A worker's uploads. `told` is called with each rollout when it counts; `byte_s` seconds a byte."""
+    """A worker's uploads. `told` is called with each rollout when it counts; `byte_s` seconds a byte.
+
+    `wait_s()`: seconds that an answer sent now stands behind a snapshot on the worker's link.
+    """
 
     env: simpy.Environment
     ledger: Ledger
     hop_s: float
     byte_s: float
+    wait_s: Callable[[], float]
     told: Callable[..., None]
     _outbox: list[tuple[Any, ...]] = field(default_factory=list)
     _sending: bool = False
@@ -95,7 +178,7 @@ class Uplink:
         self._outbox.append((tokens, *rollout))
         if not self._sending:
             self._sending = True
-            later(self.env, 0.0, self._send)  # what ends at the same moment travels together
+            later(self.env, GATHER_S, self._send)
 
     def _send(self) -> None:
         upload, self._outbox = self._outbox, []
@@ -110,7 +193,7 @@ class Uplink:
             for rollout in upload:
                 self.told(*rollout[1:])
 
-        later(self.env, self.hop_s / 2, self._answered)
+        later(self.env, self.hop_s + self.wait_s(), self._answered)
         self.ledger.write("rewards", judged)
 
     def _answered(self) -> None:

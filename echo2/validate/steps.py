@@ -1,7 +1,8 @@
 """How long the learner's steps took in the first part of a run, as a distribution to draw from.
 
-A step that publishes copies the weights, one that writes a checkpoint waits for the disk: each kind has a
-median of its own, and all share what they deviate by. Called by `calibrate` and the calibrated world.
+A step that publishes copies the weights, one that writes a checkpoint waits for the disk, and one that runs
+while a snapshot spreads shares the machine with that: each kind has a median of its own. Called by
+`calibrate` and the calibrated world.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 WARM_UP = 2
+SETTLING = 0.25
+"""Share of what was seen that is left out where the beginning differs: hand-overs and snapshots (ours)."""
 LEAST_FIT = 10
 TELLING = 0.3
 OUTLIER = 3.0
@@ -23,12 +26,14 @@ class SeenStep:
     """A step as the log shows it: the version it made, its seconds, the tokens it trained on.
 
     `turn_s`: from the decision to train until the step began, and from its end until it was told.
+    `spreading`: whether a snapshot was on its way to some worker when it was decided.
     """
 
     version: int
     train_s: float
     tokens: int
     turn_s: float = 0.0
+    spreading: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,44 +50,65 @@ class StepKinds:
         return version % self.publish_period == 0 and not last, version % self.checkpoint_every == 0 or last
 
 
+Kind = tuple[bool, bool, bool]
+
+
 @dataclass(frozen=True)
 class StepModel:
-    """Seconds of a step: the median of its kind, plus `per_token_s` for each token above `mean_tokens`, plus
-    one of the deviations that steps of any kind had.
+    """Seconds of a step: the median of its kind (published, checkpoint, begun while a snapshot spread), plus
+    `per_token_s` for each token above `mean_tokens`, plus one of the deviations that steps had, by whether a
+    snapshot spread.
 
-    `turns_s`: what passed beside, from the decision to train until the step began and after it.
+    `spread_share`: of the steps seen, those begun while a snapshot spread. `turns_s`: what passed beside,
+    from the decision to train until the step began and after it.
     """
 
     kinds: StepKinds
-    medians_s: dict[tuple[bool, bool], float]
-    deviations_s: tuple[float, ...]
+    medians_s: dict[Kind, float]
+    deviations_s: dict[bool, tuple[float, ...]]
     mean_tokens: float
     per_token_s: float
+    spread_share: float = 0.0
     turns_s: tuple[float, ...] = (0.0,)
 
     @property
     def mean_s(self) -> float:
         """Mean seconds over the kinds as often as they come."""
         steps = range(1, self.kinds.total_steps + 1)
-        return float(np.mean([self.median_s(v) for v in steps]) + np.mean(self.deviations_s))
+        shares = {True: self.spread_share, False: 1.0 - self.spread_share}
+        return sum(
+            share * float(np.mean([self.median_s(v, spreading) for v in steps]) + self._deviation(spreading))
+            for spreading, share in shares.items()
+            if share > 0
+        )
 
     @property
     def cv(self) -> float:
         """Coefficient of variation of steps of a kind."""
-        return float(np.std(self.deviations_s)) / max(self.mean_s, 1e-12)
+        return float(np.std([one for part in self.deviations_s.values() for one in part])) / max(
+            self.mean_s, 1e-12
+        )
 
-    def draw(self, version: int, tokens: float, rng: np.random.Generator) -> float:
+    def draw(self, version: int, tokens: float, rng: np.random.Generator, spreading: bool = False) -> float:
         """Seconds of the step that makes `version`."""
         longer = self.per_token_s * (tokens - self.mean_tokens)
-        return max(1e-4, self.median_s(version) + longer + float(rng.choice(self.deviations_s)))
+        drawn = float(rng.choice(self._of(spreading)))
+        return max(1e-4, self.median_s(version, spreading) + longer + drawn)
 
-    def median_s(self, version: int) -> float:
+    def median_s(self, version: int, spreading: bool = False) -> float:
         """The median of the version's kind, or of the one most like it that was seen."""
-        published, saved = kind = self.kinds.of(version)
-        for other in (kind, (not published, saved), (published, False), (not published, False)):
-            if other in self.medians_s:
-                return self.medians_s[other]
+        published, saved = self.kinds.of(version)
+        order = [(p, s) for s in dict.fromkeys((saved, False, True)) for p in (published, not published)]
+        for like in [(*one, spreading) for one in order] + [(*one, not spreading) for one in order]:
+            if like in self.medians_s:
+                return self.medians_s[like]
         raise ValueError("a step model needs at least one step")
+
+    def _of(self, spreading: bool) -> tuple[float, ...]:
+        return self.deviations_s.get(spreading) or self.deviations_s[not spreading]
+
+    def _deviation(self, spreading: bool) -> float:
+        return float(np.mean(self._of(spreading)))
 
 
 def fit_steps(steps: Sequence[SeenStep], kinds: StepKinds) -> StepModel:
@@ -92,15 +118,19 @@ def fit_steps(steps: Sequence[SeenStep], kinds: StepKinds) -> StepModel:
     seconds = np.array([step.train_s for step in used])
     plain = np.array([not kinds.of(step.version)[1] for step in used])
     slope, mean = _slope(tokens[plain], seconds[plain]), float(tokens.mean())
-    seen: dict[tuple[bool, bool], list[float]] = {}
+    seen: dict[Kind, list[float]] = {}
     for step in used:
-        seen.setdefault(kinds.of(step.version), []).append(step.train_s - slope * (step.tokens - mean))
+        kind = (*kinds.of(step.version), step.spreading)
+        seen.setdefault(kind, []).append(step.train_s - slope * (step.tokens - mean))
     medians = {kind: float(np.median(times)) for kind, times in seen.items()}
-    deviations = tuple(
-        min(one, OUTLIER * medians[kind]) - medians[kind] for kind, times in seen.items() for one in times
-    )
-    turns = tuple(max(0.0, step.turn_s) for step in used)
-    return StepModel(kinds, medians, deviations, mean, slope, turns)
+    deviations: dict[bool, tuple[float, ...]] = {}
+    for kind, times in seen.items():
+        deviations[kind[2]] = deviations.get(kind[2], ()) + tuple(
+            min(one, OUTLIER * medians[kind]) - medians[kind] for one in times
+        )
+    turns = tuple(max(0.0, step.turn_s) for step in used[int(SETTLING * len(used)) :])
+    share = float(np.mean([step.spreading for step in used]))
+    return StepModel(kinds, medians, deviations, mean, slope, share, turns)
 
 
 def _slope(tokens: np.ndarray, seconds: np.ndarray) -> float:

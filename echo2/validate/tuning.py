@@ -7,7 +7,7 @@ the order of a group to the fact of its last rollout; nothing of the rest of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -16,7 +16,7 @@ from echo2.policy import facts as f
 from echo2.sim.log import Entry
 from echo2.validate.calibrate import Calibration
 
-ROUNDS = 4
+ROUNDS = 5
 CLOSE = 0.01
 LEAST, MOST = 0.1, 4.0
 WARM_UP = 0.2
@@ -27,28 +27,31 @@ FirstPart = Callable[[Calibration], Sequence[Sequence[Entry]]]
 def tuned(calibration: Calibration, live: Sequence[Entry], simulate: FirstPart) -> Calibration:
     """The calibration with its delays times a factor. `simulate` gives logs of the first part."""
     wanted = turnaround_s(live, calibration.steps)
-    low, high = LEAST, MOST
-    best, best_gap, factor = calibration, float("inf"), 1.0
+    tried: dict[float, float] = {}
+    factor = 1.0
     for _ in range(ROUNDS):
         trial = replace(calibration, delays=calibration.delays.scaled(factor))
-        gap = fmean(turnaround_s(log, calibration.steps) for log in simulate(trial)) / wanted - 1.0
-        if abs(gap) < best_gap:
-            best, best_gap = trial, abs(gap)
-        if abs(gap) < CLOSE:
+        tried[factor] = fmean(turnaround_s(log, calibration.steps) for log in simulate(trial)) / wanted - 1.0
+        if abs(tried[factor]) < CLOSE:
             break
-        low, high = (factor, high) if gap < 0 else (low, factor)
-        factor = _next(factor, gap, wanted, calibration, low, high)
-    return best
+        factor = _next(tried, wanted, calibration)
+    best = min(tried, key=lambda one: abs(tried[one]))
+    return replace(calibration, delays=calibration.delays.scaled(best))
 
 
-def _next(
-    factor: float, gap: float, wanted: float, calibration: Calibration, low: float, high: float
-) -> float:
-    """The factor that would close the gap if a group's time had the delay in it once, inside the bracket."""
+def _next(tried: Mapping[float, float], wanted: float, calibration: Calibration) -> float:
+    """The factor to try: on the line through the nearest ones on both sides, or where the gap would close if
+    a group's time had the delay in it once."""
+    below = max((one for one, gap in tried.items() if gap < 0), default=LEAST)
+    above = min((one for one, gap in tried.items() if gap >= 0), default=MOST)
+    if below in tried and above in tried:
+        share = -tried[below] / (tried[above] - tried[below])
+        return below + min(0.9, max(0.1, share)) * (above - below)
     hop_s = fmean(calibration.delays.hop_s.values())
     delay_s = 3 * calibration.delays.write_s + 2 * hop_s
-    guess = factor - gap * wanted / max(delay_s, 1e-6)
-    return guess if low < guess < high else (low * high) ** 0.5
+    last, gap = list(tried.items())[-1]
+    guess = last - gap * wanted / max(delay_s, 1e-6)
+    return guess if min(below, above) < guess < max(below, above) else (below * above) ** 0.5
 
 
 def turnaround_s(entries: Sequence[Entry], steps: int) -> float:

@@ -7,8 +7,10 @@ The scheduler and the rest of the simulator are untouched: what is compared is t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -16,6 +18,7 @@ import simpy
 
 from echo2.policy import decisions as d
 from echo2.policy import facts as f
+from echo2.policy.broadcast import BroadcastPlan
 from echo2.policy.generation import DecodeModel
 from echo2.sim.chunks import ChunkNetwork
 from echo2.sim.inputs import SimWorker, WorldInputs
@@ -26,13 +29,7 @@ from echo2.sim.worker import Finished, WorkerProcess
 from echo2.sim.world import World
 from echo2.validate.calibrate import Calibration, WorkerModel
 from echo2.validate.engine_fit import EngineFit
-from echo2.validate.plane import Delays, Ledger, Uplink, later
-
-UNSHAPED_BPS = 1e13
-"""A link that the live run does not shape: its time is measured as a whole."""
-
-SCATTER_S = 1e-3
-"""Orders of one moment do not begin at one moment, or what ends together by chance would do so for ever."""
+from echo2.validate.plane import UNSHAPED_BPS, Delays, Downlink, Ledger, LinkQueue, Uplink, later
 
 
 class Lengths:
@@ -50,14 +47,15 @@ class Lengths:
 class Steps:
     """Step times in the order of the versions, from the calibrated kinds."""
 
-    def __init__(self, calibration: Calibration, seed: int) -> None:
+    def __init__(self, calibration: Calibration, seed: int, spreading: Callable[[], bool]) -> None:
         self._model, self._rng = calibration.learner, np.random.default_rng((seed, 2))
+        self._spreading = spreading
         self._known_s, self._version = calibration.known_s, 0
 
     def draw(self, rollouts: int, tokens: float) -> float:
         """Seconds of the next step."""
         self._version += 1
-        seconds = self._model.draw(self._version, tokens, self._rng)
+        seconds = self._model.draw(self._version, tokens, self._rng, self._spreading())
         return self._known_s.get(self._version, seconds)
 
 
@@ -69,11 +67,13 @@ class RemoteEngine(WorkerProcess):
     ) -> None:
         offer = worker.offer
         super().__init__(env, offer.worker_id, worker.decode, offer.slots, 0.0, self._made)
-        self._pause_s, self._told, self._ledger = model.pause_s, told, plane.ledger
-        self._hop_s = plane.delays.hop_s[offer.worker_id]
+        self._told, self._ledger = told, plane.ledger
+        self.link = LinkQueue(env, model.downlink_bps, plane.chance)
+        hop_s, wait_s = plane.delays.hop_s[offer.worker_id], self.link.wait_s
         byte_s = 8.0 / offer.uplink_bps if model.downlink_bps <= UNSHAPED_BPS else 0.0
-        self._uplink = Uplink(env, plane.ledger, self._hop_s, byte_s, self._tell)
-        self._chance = plane.chance
+        self._uplink = Uplink(env, plane.ledger, hop_s, byte_s, wait_s, self._tell)
+        self._downlink = Downlink(env, hop_s, wait_s, plane.apart, plane.chance)
+        self._whole_steps, self._begin_s = model.engine.whole_steps, model.engine.begin_s
         self._life = 0
         self._cancelled: set[int] = set()
         self.began: Callable[[int], None] = lambda rollouts: None
@@ -81,13 +81,8 @@ class RemoteEngine(WorkerProcess):
 
     def start(self, group_id: int, lengths: Sequence[float]) -> None:
         """Queue a group once the order has been recorded and has arrived."""
-        life = self._life
-
-        def recorded() -> None:
-            wait_s = self._hop_s + float(self._chance.exponential(SCATTER_S))
-            later(self.env, wait_s, self._arrives, life, group_id, lengths)
-
-        self._ledger.write("dispatch", recorded)
+        order = partial(self._arrives, self._life, group_id, lengths)
+        self._ledger.write("dispatch", partial(self._downlink.put, order))
 
     def cancel(self, group_id: int) -> None:
         """Stop a group, also one whose order is on its way."""
@@ -95,8 +90,16 @@ class RemoteEngine(WorkerProcess):
         super().cancel(group_id)
 
     def swap(self, version: int, pause_s: float) -> None:
-        """Swap with the measured pause."""
-        super().swap(version, self._pause_s)
+        """Generate with `version`: its pause is over, for it is live when it is told."""
+        super().swap(version, 0.0)
+
+    def _first_offset(self) -> float:
+        """Engines that decode in steps take a sequence in at the end of the one they are at."""
+        return math.ceil(self._offset - 1e-6) if self._whole_steps else self._offset
+
+    def pause(self, seconds: float) -> None:
+        """Stand still while a snapshot is taken on."""
+        super().swap(self.version, seconds)
 
     def clear(self) -> None:
         """The worker is gone; nothing on its way to or from it counts."""
@@ -106,6 +109,10 @@ class RemoteEngine(WorkerProcess):
     def _arrives(self, life: int, group_id: int, lengths: Sequence[float]) -> None:
         if life == self._life and group_id not in self._cancelled:
             self.began(len(lengths))
+            later(self.env, self._begin_s, self._begins, life, group_id, lengths)
+
+    def _begins(self, life: int, group_id: int, lengths: Sequence[float]) -> None:
+        if life == self._life and group_id not in self._cancelled:
             super().start(group_id, lengths)
 
     def _made(self, engine: WorkerProcess, group_id: int, tokens: float, version: int) -> None:
@@ -123,6 +130,7 @@ class Plane:
 
     ledger: Ledger
     delays: Delays
+    apart: float
     chance: np.random.Generator
 
 
@@ -135,8 +143,9 @@ class CalibratedWorld(World):
         self._plane: Plane | None = None
         self._versions = sorted({v for model in calibration.workers.values() for v in model.spread_s})
         self._like: dict[int, int] = {}
+        self._under_way: set[str] = set()
         super().__init__(inputs, seed, True, Timeline(False))
-        self._step_times = Steps(calibration, seed)  # type: ignore[assignment]
+        self._step_times = Steps(calibration, seed, lambda: bool(self._under_way))  # type: ignore[assignment]
         self._lengths = Lengths(calibration.groups, seed)  # type: ignore[assignment]
 
     def _machine(self, worker: SimWorker) -> Machine:
@@ -145,7 +154,8 @@ class CalibratedWorld(World):
         if self._plane is None:
             delays = self._calibration.delays
             chance = np.random.default_rng((self._seed, 4))
-            self._plane = Plane(Ledger(self.env, delays.write_s, chance), delays, chance)
+            ledger = Ledger(self.env, delays.write_s, chance)
+            self._plane = Plane(ledger, delays, self._calibration.apart, chance)
         engine = RemoteEngine(self.env, fitted, model, self._plane, self._rollout_finished)
         self._meter(engine, worker.offer.slots, model)
         return Machine(worker, engine)
@@ -199,7 +209,8 @@ class CalibratedWorld(World):
         self.metrics.step_end_s.append(self.env.now)
         size = 0.0
         if version % self._settings.publish_period == 0:
-            size = float(self._chance.choice(self._calibration.payloads))
+            drawn = float(self._chance.choice(self._calibration.payloads))
+            size = self._calibration.published.get(version, drawn)
         self.tell(f.StepFinished(self.env.now, version, seconds, size))
         if version >= self._steps and not self._done.triggered:
             self._done.succeed()
@@ -212,20 +223,43 @@ class CalibratedWorld(World):
         timer.callbacks.append(self._came_up)
         machine.starting = timer
 
+    def _receive(self, plan: BroadcastPlan, version: int, source: str) -> None:
+        for name in plan.order:
+            cast(RemoteEngine, self.machines[name].engine).link.begins(version, plan.size_bytes)
+            self._under_way.add(name)
+        super()._receive(plan, version, source)
+
     def _arrived(self, name: str, version: int) -> None:
+        cast(RemoteEngine, self.machines[name].engine).link.ends(version)
         spread = self._calibration.workers[name].spread_s
         like = self._like.setdefault(version, int(self._chance.choice(self._versions)))
         seconds = spread.get(like)
         if seconds is None:
             seconds = float(self._chance.choice(list(spread.values())))
-        later(self.env, max(0.0, seconds), self._goes_live, name, version)
+        pause_s = min(max(0.0, seconds), self._calibration.workers[name].pause_s)
+        later(self.env, seconds - pause_s, self._pauses, name, version, pause_s)
+
+    def _pauses(self, name: str, version: int, pause_s: float) -> None:
+        """The swap begins: what was seen from publication to live ends with it."""
+        if self.machines[name].expects(version):
+            cast(RemoteEngine, self.machines[name].engine).pause(pause_s)
+        later(self.env, pause_s, self._goes_live, name, version)
 
     def _goes_live(self, name: str, version: int) -> None:
         if self.machines[name].expects(version):
+            self._under_way.discard(name)
             if reported := self._calibration.workers[name].reported_bps:
                 bps = float(self._chance.choice(reported))
                 self.tell(f.LinkMeasured(self.env.now, name, 0.0, bps))
             super()._arrived(name, version)
+
+    def _down(self, machine: Machine, cause: str) -> None:
+        self._under_way.discard(machine.name)
+        super()._down(machine, cause)
+
+    def _abort(self, decision: d.AbortTransfer) -> None:
+        self._under_way.discard(decision.worker_id)
+        super()._abort(decision)
 
     def _measure_link(self, machine: Machine) -> None:
         """Told with each snapshot, as live workers do."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -33,10 +34,12 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE / "results.json")
     parser.add_argument("--docs", type=Path, default=DOCS)
     parser.add_argument("--again", action="store_true", help="validate all records anew")
+    parser.add_argument(
+        "--budget-s", type=float, default=float("inf"), help="begin no record after this long"
+    )
     args = parser.parse_args()
     results = {} if args.again else load(args.results)
-    refused = validate_new(args.records, results)
-    args.results.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    refused = validate_new(args.records, results, args.results, args.budget_s)
     for name, why in refused.items():
         print(f"refused: {name}: {why}")
     if not results:
@@ -54,16 +57,21 @@ def load(path: Path) -> dict[str, Result]:
     return found
 
 
-def validate_new(records: Path, results: dict[str, Result]) -> dict[str, str]:
-    """Validate the records without a result; returns those that were refused, and why."""
+def validate_new(records: Path, results: dict[str, Result], kept: Path, budget_s: float) -> dict[str, str]:
+    """Validate the records without a result, each `kept` at once; returns those refused, and why."""
     from echo2.cli.code_version import code_version
     from echo2.errors import UserError
     from echo2.validate.check import validate
 
-    refused = {}
+    refused, began = {}, time.monotonic()
     for folder in sorted(path for path in records.glob("*-seed*") if path.suffix != ".part"):
         if folder.name in results:
             continue
+        if time.monotonic() - began > budget_s:
+            print(
+                f"the budget of {budget_s:.0f} s is used up; run again, without --again, to go on", flush=True
+            )
+            break
         try:
             found = validate(folder, model=ROOT / "assets" / "tiny-sort")
         except UserError as error:
@@ -76,6 +84,7 @@ def validate_new(records: Path, results: dict[str, Result]) -> dict[str, str]:
             "delay_s": found.calibrated["delay_s"],
             "rows": {row.metric: {column: getattr(row, column) for column in columns} for row in found.rows},
         }
+        kept.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         print(f"validated {folder.name}", flush=True)
     return refused
 
@@ -112,8 +121,8 @@ def errors_table(results: dict[str, Result], cells: dict[str, list[Result]]) -> 
 
     lines = [
         "| metric | error is | mean, signed | mean of size | P99 of size | the same, T_train given "
-        "| two live runs differ by | plan, mean of size |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| two live runs differ by, mean | two live runs differ by, P99 | plan, mean of size |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for figure in FIGURES:
         rows = [result["rows"][figure.name] for result in results.values()]
@@ -135,6 +144,7 @@ def errors_table(results: dict[str, Result], cells: dict[str, list[Result]]) -> 
             show(float(np.percentile(sizes, 99))),
             f"{show(fmean(given))}, {show(float(np.percentile(given, 99)))}" if given else "",
             show(fmean(between)) if between else "",
+            show(float(np.percentile(between, 99))) if between else "",
             show(fmean(plans)) if plans else "",
         ]
         lines.append(f"| {' | '.join(cells_of)} |")
