@@ -32,9 +32,8 @@ RULES = {
 def bound_usd(one: Outcome) -> float:
     """USD a step no choice of workers goes below: learner, and the plan's LP bound, without idling."""
     activation = one.plan.activation
-    settings = one.result.world.inputs.settings
-    hours = settings.train_s / 3600.0
-    return (settings.learner_usd_per_h + float(activation["bound_usd_per_h"])) * hours
+    hours = one.settings.train_s / 3600.0
+    return (one.settings.learner_usd_per_h + float(activation["bound_usd_per_h"])) * hours
 
 
 def draw() -> tuple[Any, dict[str, dict[str, list[Outcome]]]]:

@@ -13,24 +13,25 @@ from typing import Any
 import numpy as np
 
 from echo2.policy.decisions import StartGroup
-from echo2.policy.facts import RolloutFinished, WorkerOffer
-from echo2.policy.generation import DecodeModel, FloatArray, TokenLengths, steady_rate
-from echo2.policy.links import LinkTable
+from echo2.policy.facts import RolloutFinished
+from echo2.policy.generation import FloatArray
 from echo2.policy.provision import Reading
-from echo2.policy.settings import SchedulerSettings
 from echo2.report import style
-from echo2.sim.inputs import LearnerModel, SimWorker, WorldInputs
 from echo2.sim.run import SimResult, simulate
+from paper_figures.hand_made import (
+    BATCH,
+    DECODE,
+    DOWN_BPS,
+    LEARNER_BPS,
+    LENGTHS,
+    SNAPSHOT_BYTES,
+    TRAIN_S,
+    world,
+)
 from paper_figures.output import finish, out_folder
 
-WORKERS, BATCH, GROUP, TRAIN_S, STEPS, SEED = 14, 512, 8, 60.0, 40, 0
-SNAPSHOT_BYTES, LEARNER_BPS, UP_BPS, DOWN_BPS = 16e9, 10e9, 5e9, 5e9
+WORKERS, STEPS, SEED = 14, 40, 0
 FROM_STEP, WINDOW_S = 14, 720.0
-# Steps of 21 ms alone and 46 ms with 64 sequences: an 8B model on a GPU of the middle class, rounded.
-DECODE = DecodeModel((1.0, 64.0), (0.021, 0.046), (0.0, 0.0), max_running=64)
-LENGTHS = TokenLengths(
-    np.array([800.0, 2000.0]), np.array([2000.0, 3600.0]), np.array([0.7, 0.3]), "two bins"
-)
 
 
 @dataclass(frozen=True)
@@ -53,23 +54,7 @@ CASES = (
 
 def run(case: Case) -> SimResult:
     """The hand-made world under one setting."""
-    rate = steady_rate(DECODE, LENGTHS, 0.0)
-    offers = [
-        WorkerOffer(
-            f"w{i:02d}", "pool", "GPU", "here", 1.0, rate.rollouts_per_s, rate.slots, rate.mean_s,
-            rate.tail_s, UP_BPS, DOWN_BPS,
-        )
-        for i in range(WORKERS)
-    ]  # fmt: skip
-    links = LinkTable(("here",), ((1e12,),), ((0.03,),), ((0.0,),), "here", LEARNER_BPS, LEARNER_BPS, 64)
-    settings = SchedulerSettings(
-        case.S, case.kappa, BATCH, GROUP, STEPS, TRAIN_S, SNAPSHOT_BYTES, SNAPSHOT_BYTES, 20.0, links,
-        swap_pause_s=2.0, reading=case.reading, activation="all",
-    )  # fmt: skip
-    world = WorldInputs(
-        settings, tuple(SimWorker(offer, DECODE) for offer in offers), LearnerModel(TRAIN_S), LENGTHS, 0.0
-    )
-    return simulate(world, SEED, keep_log=True)
+    return simulate(world(WORKERS, case.S, case.kappa, STEPS, case.reading), SEED, keep_log=True)
 
 
 def spans(result: SimResult, kind: str, begin: float) -> list[tuple[float, float]]:
@@ -112,7 +97,7 @@ def draw_case(axes: Any, case: Case, result: SimResult) -> None:
         spans(result, "receive", begin), (1.1, 0.8), facecolor=style.SKY, hatch=style.SENDING.hatch,
         edgecolor="white", linewidth=0.4, label="dissemination",
     )  # fmt: skip
-    seconds = np.arange(0.0, WINDOW_S + 1.0)
+    seconds = np.arange(0.0, WINDOW_S + 1.0, dtype=np.float64)
     level = 0.05 + 0.85 * running(result, begin + seconds) / (WORKERS * DECODE.max_running)
     axes.fill_between(seconds / 60, 0.05, level, color=style.GREEN, lw=0, label="rollouts running")
     axes.set_yticks([2.5, 1.5, 0.5], ["learner", "snapshot", "workers"])

@@ -1,6 +1,7 @@
 """Fill the generated parts of the documentation with what the commands print now.
 
     python scripts/docs.py sessions      README: the planner's sessions
+    python scripts/docs.py studies       docs/studies.md: the sessions of the researcher (a minute)
     python scripts/docs.py freshness     docs/concepts.md: the freshness rule against the simulation
     python scripts/docs.py benchmarks    docs/benchmarks.md: those of plan and simulator (some minutes)
     python scripts/docs.py live          docs/benchmarks.md: those of the live runtime (some minutes)
@@ -23,6 +24,9 @@ import docs_blocks
 import docs_freshness
 import docs_gallery
 import docs_sessions
+import docs_studies
+
+from echo2.cli.figures import sharing
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS: Mapping[str, tuple[str, ...]] = {
@@ -51,6 +55,11 @@ def sessions() -> None:
     _fill(ROOT / "README.md", printed)
 
 
+def studies() -> None:
+    """The sessions of docs/studies.md, each on the files of the ones before."""
+    _fill(ROOT / "docs" / "studies.md", docs_studies.blocks(ROOT))
+
+
 def freshness() -> None:
     """The table of docs/concepts.md."""
     _fill(ROOT / "docs" / "concepts.md", {"freshness": docs_freshness.table()})
@@ -68,7 +77,8 @@ def live() -> None:
 
 def gallery() -> None:
     """Every figure and the page that shows them."""
-    docs_gallery.write(ROOT)
+    with sharing():
+        docs_gallery.write(ROOT)
 
 
 def _measure(chosen: Mapping[str, tuple[str, ...]]) -> None:
@@ -94,6 +104,7 @@ def _fill(path: Path, contents: Mapping[str, str]) -> None:
 
 PARTS: Mapping[str, Callable[[], None]] = {
     "sessions": sessions,
+    "studies": studies,
     "freshness": freshness,
     "benchmarks": benchmarks,
     "live": live,

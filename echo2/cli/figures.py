@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +33,9 @@ FIGURES = (
 DEADLINE_S = 1200.0
 """Longest one figure may take: all of them take less on two cores."""
 
+SHARED = "ECHO2_FIGURES_SHARED"
+"""Environment variable: the folder in which figures drawn together keep runs that several of them show."""
+
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]...", help="Which (default: all); see --list.")
 ]
@@ -40,14 +47,25 @@ def figures(names: Names = None, out: Out = Path("out/figures"), listed: Listed 
     """Draw the paper's figures from committed records and runs of stated length; needs a checkout."""
     root = _checkout()
     wanted = [_known(name) for name in names or FIGURES]
-    for name in wanted:
-        script = root / "paper_figures" / f"{name}.py"
-        what = about(script)
-        if listed:
-            typer.echo(f"{name:22} {what}")
-            continue
-        typer.echo(f"{name}: {what}")
-        draw(name, root, out.absolute())
+    with sharing():
+        for name in wanted:
+            what = about(root / "paper_figures" / f"{name}.py")
+            if listed:
+                typer.echo(f"{name:22} {what}")
+                continue
+            typer.echo(f"{name}: {what}")
+            draw(name, root, out.absolute())
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """Figures drawn inside this do no run twice that two of them show. Nothing is kept after it."""
+    with tempfile.TemporaryDirectory(prefix="echo2-figures-") as folder:
+        os.environ[SHARED] = folder
+        try:
+            yield
+        finally:
+            del os.environ[SHARED]
 
 
 def about(script: Path) -> str:
