@@ -2,9 +2,10 @@
 
 First table: constant rates, all workers on, nothing preempted, links that do not vary. The plan's prediction
 (`policy.steady.predict`) is compared with the discrete-event simulation after its warm-up. Second table: the
-shipped experiments under their real traces (preemptions, link shapes), whole runs from the first second.
+shipped experiments under their real traces (preemptions, link shapes); `--knowing levels` plans them as if
+nothing varied, which is what knowing the variation is to be compared with.
 
-    python benchmarks/plan_vs_simulation.py [--seeds N] [--only-worse-than 0.05]
+    python benchmarks/plan_vs_simulation.py [--seeds N] [--only-worse-than 0.05] [--tables traces]
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ TRAIN_S = 60.0
 BATCH, GROUP = 256, 8
 LEARNER_UPLINK_BPS = 10e9
 WARM_UP, MEASURED = 30, 60
+FIRST_STEPS = 20
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 
 
@@ -157,24 +159,62 @@ def steady_states(seeds: int, shown_above: float) -> None:
     )
 
 
-def real_traces(seeds: int) -> None:
-    """The shipped experiments, planned and simulated under their traces."""
-    print(
-        f"\n{'experiment':<22} {'plan util':>9} {'sim util':>9} {'error':>7} {'USD/step plan':>14} {'sim':>7}"
+def levels_only(problem: PlanProblem) -> PlanProblem:
+    """The problem of a planner that knows levels alone: no link varies and nobody is lost."""
+    offers = tuple(
+        replace(offer, preemptions_per_h=0.0, link_slowness=1.0, link_out_share=0.0, link_out_s=0.0)
+        for offer in problem.offers
     )
+    return replace(problem, offers=offers)
+
+
+def under_traces() -> Iterator[tuple[str, config.LoadedConfig]]:
+    """The shipped experiments, and home lines by the hundred, all on: what varying links alone do."""
     for path in sorted(EXPERIMENTS.glob("*.toml")):
-        loaded = config.load(path)
-        built = scenario.build(loaded.config, loaded.base_dir, loaded.source)
-        plan, _ = settle_run(built.problem)
-        world = built.world(settings_for(built.problem, plan))
-        runs = [simulate(world, seed).summary() for seed in range(1, seeds + 1)]
-        use = float(np.mean([run["learner_utilisation"] for run in runs]))
-        usd = float(np.mean([run["step_cost_usd"] for run in runs]))
+        yield path.stem, config.load(path)
+    home = config.load(EXPERIMENTS / "consumer-home.toml", ["run.steps=60", 'policy.activation="all"'])
+    pools = tuple(
+        pool.model_copy(update={"count": 3 * pool.count, "availability": None}) for pool in home.config.pool
+    )
+    yield "96 home lines, all on", replace(home, config=home.config.replaced(pool=pools))
+
+
+def real_traces(seeds: int, known: Literal["variation", "levels"], only: str) -> None:
+    """Planned and simulated under their traces; each seed begins elsewhere in them."""
+    print(
+        f"\nplanned knowing {known}; simulated: whole runs, and after the first {FIRST_STEPS} steps\n"
+        f"{'experiment':<22} {'workers':>7} {'plan util':>9} {'sim util':>9} {'error':>7} {'later':>7} "
+        f"{'error':>7} {'steps/h plan':>12} {'sim':>8} {'error':>7} {'USD/step plan':>14} {'sim':>9}"
+    )
+    for name, loaded in under_traces():
+        if only not in name:
+            continue
+        runs = [trace_run(loaded, seed, known) for seed in range(1, seeds + 1)]
+        table = np.array([run[1:] for run in runs]).mean(axis=0)
+        plan_use, use, later, plan_rate, rate, plan_usd, usd = table.tolist()
         print(
-            f"{path.stem:<22} {plan.learner_utilisation:>9.3f} {use:>9.3f} "
-            f"{plan.learner_utilisation / use - 1:>+7.1%} {plan.step_cost_usd:>14.3f} {usd:>7.3f}",
+            f"{name:<22} {runs[0][0]:>7} {plan_use:>9.3f} {use:>9.3f} {plan_use / use - 1:>+7.1%} "
+            f"{later:>7.3f} {plan_use / later - 1:>+7.1%} {plan_rate:>12.2f} {rate:>8.2f} "
+            f"{plan_rate / rate - 1:>+7.1%} {plan_usd:>14.3g} {usd:>9.3g}",
             flush=True,
         )
+
+
+def trace_run(
+    loaded: config.LoadedConfig, seed: int, known: Literal["variation", "levels"]
+) -> tuple[int, float, float, float, float, float, float, float]:
+    """(workers, utilisation planned, simulated, simulated later, steps/h and USD a step likewise)."""
+    built = scenario.build(loaded.config.replaced(seed=seed), loaded.base_dir, loaded.source)
+    problem = built.problem if known == "variation" else levels_only(built.problem)
+    plan, _ = settle_run(problem)
+    result = simulate(built.world(settings_for(problem, plan)), seed)
+    run, metrics = result.summary(), result.world.metrics
+    first = min(FIRST_STEPS, len(metrics.step_end_s) // 2)
+    later = sum(metrics.train_s[first:]) / (metrics.step_end_s[-1] - metrics.step_end_s[first - 1])
+    return (
+        len(plan.chosen), plan.learner_utilisation, run["learner_utilisation"], later,
+        3600 * plan.steps_per_s, 3600 * run["steps_per_s"], plan.step_cost_usd, run["step_cost_usd"],
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -182,9 +222,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--only-worse-than", type=float, default=0.0, help="print rows above this error")
+    parser.add_argument("--tables", choices=("both", "constant", "traces"), default="both")
+    parser.add_argument("--knowing", choices=("variation", "levels"), default="variation")
+    parser.add_argument("--experiment", default="", help="of the second table, rows with this in their name")
     options = parser.parse_args()
-    steady_states(options.seeds, options.only_worse_than)
-    real_traces(options.seeds)
+    if options.tables != "traces":
+        steady_states(options.seeds, options.only_worse_than)
+    if options.tables != "constant":
+        real_traces(options.seeds, options.knowing, options.experiment)
 
 
 if __name__ == "__main__":

@@ -154,22 +154,22 @@ def test_fresh_share_agrees_with_sampled_lengths(cut: float) -> None:
 
 
 def test_margin_is_one_without_variance_and_grows_with_each() -> None:
-    """No variance, no margin; rate, length and preemption variance each raise it, more workers lower it."""
-    assert safety_margin(0.0, 512, 0.0, 0.0, 0.0, 10) == 1.0
-    base = safety_margin(0.1, 512, 1.0, 0.1, 300, 10)
+    """No variance, no margin; rate, length and time down each raise it, more workers lower it."""
+    assert safety_margin(0.0, 512, 0.0, 1.0, 10) == 1.0
+    base = safety_margin(0.1, 512, 1.0, 0.99, 10)
     assert base > 1
-    assert safety_margin(0.3, 512, 1.0, 0.1, 300, 10) > base
-    assert safety_margin(0.1, 512, 2.0, 0.1, 300, 10) > base
-    assert safety_margin(0.1, 512, 1.0, 1.0, 300, 10) > base
-    assert safety_margin(0.1, 512, 1.0, 0.1, 300, 40) < base
-    assert safety_margin(0.1, 4096, 1.0, 0.1, 300, 10) < base
+    assert safety_margin(0.3, 512, 1.0, 0.99, 10) > base
+    assert safety_margin(0.1, 512, 2.0, 0.99, 10) > base
+    assert safety_margin(0.1, 512, 1.0, 0.92, 10) > base
+    assert safety_margin(0.1, 512, 1.0, 0.99, 40) < base
+    assert safety_margin(0.1, 4096, 1.0, 0.99, 10) < base
 
 
 def test_margin_covers_the_quantile_it_promises() -> None:
     """Against sampled demand and supply the 95 % margin is met in 93 to 97 % of the periods."""
     rng = np.random.default_rng(0)
     workers, rollouts, up = 24, 256, 1 / (1 + 0.5 * 600 / 3600)
-    margin = safety_margin(0.15, rollouts, 1.0, 0.5, 600, workers)
+    margin = safety_margin(0.15, rollouts, 1.0, up, workers)
     demand = rng.exponential(1.0, (4000, rollouts)).mean(axis=1)
     rates = rng.normal(1.0, 0.15, (4000, workers)) * (rng.random((4000, workers)) < up)
     supply = rates.mean(axis=1) / up

@@ -101,7 +101,8 @@ def _headline(made: RunPlan) -> list[tuple[str, str, str]]:
             "workers",
             f"{on} of {offered}",
             f"{usd_text(active['cost_usd_per_h'], 2)} USD/h, bound {usd_text(active['bound_usd_per_h'], 2)}, "
-            f"ratio {active['ratio']:.3f}; all on: {usd_text(active['baseline_all_on_usd_per_h'], 2)}",
+            f"ratio {active['ratio']:.3f}; "
+            f"all on: {usd_text(active['baseline_all_on_usd_per_h'], 2)} + egress",
         ),
         (
             "broadcast",

@@ -170,8 +170,7 @@ def safety_margin(
     rate_cv: float,
     batch_rollouts: float,
     length_cv: float,
-    preemptions_per_h: float,
-    restart_s: float,
+    up_share: float,
     workers: int,
     quantile: float = 0.95,
 ) -> float:
@@ -179,7 +178,7 @@ def safety_margin(
 
     `batch_rollouts` is what a period consumes (kappa*B). Three independent fluctuations, as squared CVs:
     tokens of the period's rollouts, length_cv^2 / batch_rollouts; measured rate of each worker,
-    rate_cv^2 / workers; workers up, binomial with up-share a = 1 / (1 + preemptions_per_h*restart_s/3600),
+    rate_cv^2 / workers; workers up, and with a link that works, binomial with share a = `up_share`,
     (1 - a) / (a * workers). Demand over supply is taken as lognormal, so the factor is exp(z * sigma) with
     sigma^2 = ln(1 + sum of squared CVs). The mean loss 1 - a is not in it: it belongs to `effective_rate`.
     """
@@ -187,8 +186,9 @@ def safety_margin(
         raise ValueError(f"needs workers >= 1 and batch_rollouts >= 1, got {workers}, {batch_rollouts}")
     if not 0.5 <= quantile < 1:
         raise ValueError(f"quantile must be in [0.5, 1), got {quantile}")
-    up = 1.0 / (1.0 + preemptions_per_h * restart_s / 3600.0)
-    squares = length_cv**2 / batch_rollouts + rate_cv**2 / workers + (1.0 - up) / (up * workers)
+    if not 0 < up_share <= 1:
+        raise ValueError(f"up_share must be in (0, 1], got {up_share}")
+    squares = length_cv**2 / batch_rollouts + rate_cv**2 / workers + (1.0 - up_share) / (up_share * workers)
     return math.exp(NormalDist().inv_cdf(quantile) * math.sqrt(math.log1p(squares)))
 
 

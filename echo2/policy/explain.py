@@ -158,6 +158,11 @@ def why_infeasible(
             f"or let a step take {problem.rollouts_per_step * demand.margin / raw:.0f} s",
         ]
         return f"{text}: the pool is too small for any S.", remedies
+    up = sum(offer.rollouts_per_s * result.effects[offer.worker_id].up_share for offer in problem.offers)
+    if result.regime == "overlap" and not covers(up, needed):
+        return f"{text}. {_lost_workers(problem, up)}", [
+            "smaller full snapshots, faster links, fewer preemptions or more workers would do"
+        ]
     name = max(problem.offers, key=lambda offer: offer.rollouts_per_s).worker_id
     worker = next(offer for offer in problem.offers if offer.worker_id == name)
     alone_s = problem.links.solo_s(worker, problem.snapshot_bytes)
@@ -181,6 +186,18 @@ def why_infeasible(
         text += f" The learner would work {nearest.steady.learner_utilisation:.0%} of the time."
     remedies = [f"smallest feasible S is {smallest}" if smallest else "no S up to 4,096 is enough"]
     return text, remedies + list(_what_would_do(problem, memory))
+
+
+def _lost_workers(problem: PlanProblem, up: float) -> str:
+    """That too few are up, because those that are lost take long to come back or links are out."""
+    lost = sum(offer.preemptions_per_h for offer in problem.offers) / len(problem.offers)
+    gigabytes = (problem.join_bytes or problem.snapshot_bytes) / 1e9
+    back = [problem.links.solo_s(offer, 1e9 * gigabytes) + offer.startup_s for offer in problem.offers]
+    return (
+        f"What breaks is the time to come back: a worker is lost {lost:.2g} times an hour and needs "
+        f"{sum(back) / len(back):.0f} s to start and fetch {gigabytes:.3g} GB, so that workers for {up:.3g} "
+        "rollouts/s are up on average."
+    )
 
 
 def _what_would_do(problem: PlanProblem, memory: PlanMemory) -> Iterator[str]:

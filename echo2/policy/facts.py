@@ -18,6 +18,8 @@ class WorkerOffer:
     scheduler's `LinkTable`.
     `preemptions_per_h` is the rate at which workers of this pool vanish; `startup_s` the time from the
     decision to start it until it can take a snapshot, paid but unproductive.
+    The rates of its link are levels, around which it varies: a transfer takes `link_slowness` times as long
+    on average, and for `link_out_share` of the time, `link_out_s` at a stretch, the link carries nothing.
     """
 
     worker_id: str
@@ -35,6 +37,9 @@ class WorkerOffer:
     startup_s: float = 0.0
     min_lease_s: float = 0.0
     preemptions_per_h: float = 0.0
+    link_slowness: float = 1.0
+    link_out_share: float = 0.0
+    link_out_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

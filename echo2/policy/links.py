@@ -102,6 +102,10 @@ class LinkTable:
 
         Relays add their edges to the one from the learner, so this may be far less than `solo_s`.
         """
+        return float(self.soonest_each_s(offers, size_bytes).min())
+
+    def soonest_each_s(self, offers: Sequence[WorkerOffer], size_bytes: float) -> FloatArray:
+        """The same for each of these workers, whichever of the others get a snapshot too."""
         home = self.index(self.learner_site)
         rows = np.array([self.index(offer.site) for offer in offers], dtype=np.int64)
         relays = np.array([offer.can_relay for offer in offers], dtype=np.float64)
@@ -114,5 +118,6 @@ class LinkTable:
         into = np.where(senders > 0, senders * edge.T[rows], 0.0).sum(axis=1)
         down = np.array([offer.downlink_bps for offer in offers])
         out = min(self.learner_uplink_bps, float(edge[home, rows].sum()))
-        rate = min(out, float(np.minimum(into, down).max()))
-        return 8.0 * size_bytes / rate + float(self.latency_s[home, rows].min())
+        rate: FloatArray = np.minimum(out, np.minimum(into, down))
+        seconds: FloatArray = 8.0 * size_bytes / rate + float(self.latency_s[home, rows].min())
+        return seconds

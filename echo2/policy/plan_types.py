@@ -48,6 +48,12 @@ class PlanProblem:
     full_every: int = 0
     egress_weight: float = 1.0
 
+    @property
+    def join_bytes(self) -> float:
+        """What a worker fetches that replaces a lost one; 0 where none is lost or all snapshots are full."""
+        lost = any(offer.preemptions_per_h > 0 for offer in self.offers)
+        return self.full_snapshot_bytes if lost and self.full_snapshot_bytes > self.snapshot_bytes else 0.0
+
 
 @dataclass(frozen=True)
 class PlannedWorkers:

@@ -10,6 +10,7 @@ from echo2.policy.broadcast import BroadcastPlan, fluid_bound_s
 from echo2.policy.capacity import upper_bound_steps_per_s, worst_lag
 from echo2.policy.facts import WorkerOffer
 from echo2.policy.full_snapshots import full_every
+from echo2.policy.least_cost import least_cost_usd_per_h
 from echo2.policy.plan_choice import PlanMemory
 from echo2.policy.plan_types import PlannedWorkers, PlanProblem, RunPlan
 from echo2.policy.provision import Provision
@@ -23,7 +24,9 @@ def run_plan(
     smallest: int | None,
     words: tuple[str, ...],
     memory: PlanMemory,
+    exact_bound: bool = True,
 ) -> RunPlan:
+    """The plan of one option. Without `exact_bound` its cost stands beside the rule's own LP bound."""
     result, steady = best.result, best.steady
     demand, activation = result.demand, result.activation
     by_id = {offer.worker_id: offer for offer in problem.offers}
@@ -46,15 +49,7 @@ def run_plan(
         cost_split_usd=best.cost_split_usd,
         t_bcast_s=result.plan.time_s,
         broadcast=_broadcast_json(problem, result, chosen, memory),
-        activation={
-            "cost_usd_per_h": activation.cost_usd_per_h,
-            "bound_usd_per_h": activation.bound_usd_per_h,
-            "ratio": activation.ratio,
-            "method": activation.method,
-            "baseline_all_on_usd_per_h": sum(offer.price_usd_per_h for offer in problem.offers),
-            "converged": result.converged,
-            "note": result.note,
-        },
+        activation=_activation_json(problem, result, chosen, exact_bound),
         workers=_by_pool(problem, result),
         chosen=activation.chosen,
         answers=words,
@@ -62,6 +57,30 @@ def run_plan(
         topologies=best.topologies,
         full_every=problem.full_every or _full_every(problem, best, chosen),
     )
+
+
+def _activation_json(
+    problem: PlanProblem, result: Provision, chosen: Sequence[WorkerOffer], exact_bound: bool
+) -> dict[str, Any]:
+    """What the chosen workers and their egress cost, and what any set of this rate must cost at least."""
+    demand, activation = result.demand, result.activation
+    egress = result.plan.egress_usd * 3600.0 / demand.cycle_s
+    cost, bound = sum(offer.price_usd_per_h for offer in chosen) + egress, activation.bound_usd_per_h
+    if exact_bound:
+        serial = result.regime == "serial"
+        needed = min(activation.needed, activation.rate)
+        bound = least_cost_usd_per_h(problem.offers, problem.links, demand, needed, in_full=serial)
+    return {
+        "cost_usd_per_h": cost,
+        "egress_usd_per_h": egress,
+        "bound_usd_per_h": bound,
+        "bound": "any set, any broadcast" if exact_bound else "this broadcast",
+        "ratio": cost / bound if bound > 0 else 1.0,
+        "method": activation.method,
+        "baseline_all_on_usd_per_h": sum(offer.price_usd_per_h for offer in problem.offers),
+        "converged": result.converged,
+        "note": result.note,
+    }
 
 
 def _full_every(problem: PlanProblem, best: Option, chosen: Sequence[WorkerOffer]) -> int:

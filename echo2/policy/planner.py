@@ -46,7 +46,7 @@ def settle_run(problem: PlanProblem) -> tuple[RunPlan, bool]:
     _, good = _search(problem, memory)
     chosen = good or serial_options(problem, memory)
     best = _cheapest(problem, chosen, memory)
-    return run_plan(problem, best, good or chosen, None, (), memory), bool(good)
+    return run_plan(problem, best, good or chosen, None, (), memory, exact_bound=False), bool(good)
 
 
 def _search(problem: PlanProblem, memory: PlanMemory) -> tuple[list[Option], list[Option]]:
@@ -86,6 +86,7 @@ def settings_for(problem: PlanProblem, plan: RunPlan) -> SchedulerSettings:
         serial_rate=plan.mu_active if plan.regime == "serial" else 0.0,
         full_every=plan.full_every,
         egress_weight=problem.egress_weight,
+        join_bytes=problem.join_bytes,
     )
 
 

@@ -20,7 +20,7 @@ from echo2.policy.facts import WorkerOffer
 from echo2.policy.links import LinkTable
 from echo2.policy.plan_choice import PlanMemory, plan_broadcast, receiver_egress_usd
 from echo2.policy.selection import ActivationRule, select
-from echo2.policy.worth import Demand, Effect, Reading, cost_usd_per_h, effect, open_share
+from echo2.policy.worth import Demand, Effect, Reading, cost_usd_per_h, effect, join_s, open_share
 
 __all__ = ["Demand", "Provision", "Reading", "effect", "open_share", "provision", "receiver_egress_usd"]
 
@@ -139,6 +139,7 @@ class _Search:
         self.considered = self._enough_of_each()
         alone = [links.solo_s(kind, demand.snapshot_bytes) for kind in self.kind_offers]
         self.solo = {w: alone[kind] for w, kind in self.kinds.items()}
+        self.joins = [join_s(kind, links, demand) for kind in self.kind_offers]
         self.direct = _direct_egress(offers, links, demand)
         self.tried: set[int] = set()
         self.hopeful = True
@@ -165,7 +166,7 @@ class _Search:
         for w in self.offers:
             key = (self.kinds[w], times[w])
             if key not in known:
-                known[key] = effect(self.kind_offers[key[0]], self.demand, times[w])
+                known[key] = effect(self.kind_offers[key[0]], self.demand, times[w], self.joins[key[0]])
             found[w] = known[key]
         return found
 

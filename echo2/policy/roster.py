@@ -15,7 +15,7 @@ from echo2.policy.provision import Provision
 from echo2.policy.selection import keep
 from echo2.policy.serial import provision_run
 from echo2.policy.settings import SchedulerSettings
-from echo2.policy.worth import Demand, cost_usd_per_h, effect
+from echo2.policy.worth import Demand, cost_usd_per_h, effect, join_s
 
 NO_COST_USD_PER_H = 1e-6
 FIRST_COOL_DOWN_S = 60.0
@@ -198,7 +198,8 @@ class Roster:
         assert self._began is not None
         if self._began.regime == "serial":
             return worker.offer.rollouts_per_s
-        return effect(worker.offer, demand, worker.broadcast_s).rollouts_per_s
+        joins_s = join_s(worker.offer, self._settings.links, demand)
+        return effect(worker.offer, demand, worker.broadcast_s, joins_s).rollouts_per_s
 
     def _cost(self, worker: Worker, demand: Demand) -> float:
         egress = self._egress_usd_per_h.get(worker.worker_id)

@@ -7,7 +7,7 @@ they must cost at least, so few are predicted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from echo2.policy.broadcast import ChunkRules
@@ -18,6 +18,7 @@ from echo2.policy.plan_types import PlanProblem
 from echo2.policy.provision import Provision, provision
 from echo2.policy.serial import provision_serial
 from echo2.policy.steady import SteadyProblem, SteadyState, WorkerGroup, predict
+from echo2.policy.supply import kept_share, mean_up_share, supply_cv
 from echo2.policy.worth import Demand
 
 BUSY = 0.95
@@ -66,22 +67,21 @@ def demand_for(problem: PlanProblem, kappa: int, margin: float = 0.0) -> Demand:
         learner_usd_per_h=problem.learner_usd_per_h,
         mode=problem.mode,
         egress_weight=problem.egress_weight,
+        join_bytes=problem.join_bytes,
     )
 
 
 def default_margin(problem: PlanProblem, kappa: int, workers: Sequence[WorkerOffer]) -> float:
-    """Safety margin from the variance of lengths and step times and from preemptions (`capacity`).
+    """Safety margin from the variance of lengths and step times, preemptions and links (`capacity`).
 
     Of these workers; of none: from the lengths alone.
     """
-    count = len(workers)
     return safety_margin(
-        rate_cv=problem.train_cv if count else 0.0,
+        rate_cv=problem.train_cv if workers else 0.0,
         batch_rollouts=kappa * problem.rollouts_per_step,
         length_cv=problem.lengths.cv,
-        preemptions_per_h=sum(offer.preemptions_per_h for offer in workers) / max(1, count),
-        restart_s=sum(offer.startup_s for offer in workers) / max(1, count),
-        workers=max(1, count),
+        up_share=mean_up_share(workers, problem.links, demand_for(problem, kappa, 1.0)),
+        workers=max(1, len(workers)),
     )
 
 
@@ -122,6 +122,11 @@ def overlap_options(
             break
         options.append(_overlap_option(problem, result.demand.publish_period, memory))
     return options
+
+
+def keeps_busy(problem: PlanProblem, kappa: int, memory: PlanMemory) -> bool:
+    """Whether this publication period is found feasible."""
+    return _overlap_option(problem, kappa, memory).feasible
 
 
 def provisioned(
@@ -209,7 +214,7 @@ def _overlap_option(problem: PlanProblem, kappa: int, memory: PlanMemory) -> Opt
 def steady_state(
     problem: PlanProblem, kappa: int, result: Provision, memory: PlanMemory | None = None
 ) -> SteadyState:
-    """What the chosen workers settle to."""
+    """What the chosen workers settle to, less what is lost because they come and go."""
     by_id = {offer.worker_id: offer for offer in problem.offers}
     alike: dict[tuple[Any, ...], list[WorkerOffer]] = {}
     for name in result.activation.chosen:
@@ -242,7 +247,25 @@ def steady_state(
                 reading=problem.reading,
             )
         )
-    return memory.steady[key]
+    return _with_losses(result, problem, memory.steady[key])
+
+
+def _with_losses(result: Provision, problem: PlanProblem, steady: SteadyState) -> SteadyState:
+    """The steady state of a supply that varies around its mean (`supply.kept_share`)."""
+    by_id = {offer.worker_id: offer for offer in problem.offers}
+    chosen = [by_id[name] for name in result.activation.chosen]
+    plain = replace(result.demand, margin=1.0)
+    cv = supply_cv(chosen, result.effects, result.broadcast_s, problem.links, plain)
+    if cv <= 0:
+        return steady
+    made = sum(result.effects[name].rollouts_per_s for name in result.activation.chosen)
+    kept = kept_share(made / plain.rollouts_per_s, cv)
+    return replace(
+        steady,
+        steps_per_s=steady.steps_per_s * kept,
+        step_s=steady.step_s / kept,
+        learner_utilisation=steady.learner_utilisation * kept,
+    )
 
 
 def priced(

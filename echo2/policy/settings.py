@@ -25,6 +25,7 @@ class SchedulerSettings:
     `prompts`: how many the data has (0: they never end).
     `full_every`: with every so many publications there is a full snapshot, of the others deltas alone (1:
     always). `egress_weight` multiplies USD of egress where broadcast plans are chosen.
+    `join_bytes`: what is planned to be fetched by a worker that comes (0: no more than a snapshot).
     `patience` times the expected time is how long anything is waited for.
     """
 
@@ -53,6 +54,7 @@ class SchedulerSettings:
     grace_s: float = 30.0
     full_every: int = 1
     egress_weight: float = 1.0
+    join_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         if self.staleness_bound < 0:
@@ -94,4 +96,5 @@ class SchedulerSettings:
             mode=self.mode,
             pull_fanout=self.pull_fanout,
             egress_weight=self.egress_weight,
+            join_bytes=self.join_bytes,
         )

@@ -5,11 +5,13 @@ Closed forms read by `provision`, `roster`, `transfers` and whoever chooses a br
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from echo2.policy.facts import WorkerOffer
+from echo2.policy.links import LinkTable
 
 Reading = Literal["overlap", "stall"]
 Mode = Literal["push", "pull"]
@@ -20,6 +22,7 @@ class Demand:
     """What the learner needs of its workers. Seconds, bytes, rollouts; `margin` >= 1 multiplies the rate.
 
     `egress_weight` multiplies USD of egress where it is held against time: in the choice of broadcast plans.
+    `join_bytes`: what a worker fetches when it comes (0: no more than a snapshot).
     """
 
     staleness_bound: int
@@ -34,6 +37,7 @@ class Demand:
     mode: Mode = "push"
     pull_fanout: int = 4
     egress_weight: float = 1.0
+    join_bytes: float = 0.0
 
     @property
     def rollouts_per_s(self) -> float:
@@ -48,7 +52,10 @@ class Demand:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a worker is worth: rate x shares. `reason` says what takes the rest away."""
+    """What a worker is worth: rate x shares. `reason` says what takes the rest away.
+
+    `up_share`: of the time, neither coming up after a loss nor without work because its link is out.
+    """
 
     rollouts_per_s: float
     up_share: float
@@ -71,9 +78,42 @@ def open_share(demand: Demand, broadcast_s: float, group_s: float) -> float:
     return 1.0 - min(1.0, max(0.0, closed / demand.publish_period))
 
 
-def effect(offer: WorkerOffer, demand: Demand, broadcast_s: float) -> Effect:
-    """mu_eff of one worker: its rate x share of time up x gate open x working (not taking a snapshot)."""
-    up = 1.0 / (1.0 + offer.preemptions_per_h * (offer.startup_s + broadcast_s) / 3600.0)
+def join_s(offer: WorkerOffer, links: LinkTable, demand: Demand) -> float:
+    """Seconds from up to working: what it fetches when it comes, alone, on a link that varies.
+
+    0 where that is no more than a snapshot, which `effect` counts anyway.
+    """
+    if demand.join_bytes <= demand.snapshot_bytes:
+        return 0.0
+    return links.solo_s(offer, demand.join_bytes) * offer.link_slowness / (1.0 - offer.link_out_share)
+
+
+def up_share(offer: WorkerOffer, join_s: float) -> float:
+    """Share of time a worker that is preempted now and then works, by the renewal-reward theorem."""
+    return 1.0 / (1.0 + offer.preemptions_per_h * (offer.startup_s + join_s) / 3600.0)
+
+
+def link_share(offer: WorkerOffer, demand: Demand, broadcast_s: float) -> float:
+    """Share of time in which outages of its link leave a worker something to do. Ours.
+
+    Without new snapshots it goes on for `hold`, on average: until its gate closes, from the middle of a
+    publication cycle. Outages that begin at random and last `link_out_s` on average, exponentially, take
+    what of them is longer: `link_out_share x exp(-hold / link_out_s)`.
+    """
+    if offer.link_out_share <= 0:
+        return 1.0
+    steps = demand.staleness_bound + 1 - 0.5 * demand.publish_period
+    hold_s = max(0.0, steps * demand.train_s - broadcast_s - offer.group_s)
+    return 1.0 - offer.link_out_share * math.exp(-hold_s / max(offer.link_out_s, 1e-9))
+
+
+def effect(offer: WorkerOffer, demand: Demand, broadcast_s: float, join_s: float = 0.0) -> Effect:
+    """mu_eff of one worker: its rate x share of time up x gate open x working (not taking a snapshot).
+
+    `broadcast_s`: of a snapshot with its link at its level; `join_s`: to begin work when it comes.
+    """
+    broadcast_s *= offer.link_slowness
+    up = up_share(offer, max(join_s, broadcast_s)) * link_share(offer, demand, broadcast_s)
     fresh = open_share(demand, broadcast_s, offer.group_s)
     paused = broadcast_s if demand.reading == "stall" else demand.swap_pause_s
     work = max(0.0, 1.0 - paused / demand.cycle_s)

@@ -21,6 +21,7 @@ from echo2.scenario.learner import check_model, rates_bps
 from echo2.scenario.naming import key, resolved
 from echo2.scenario.places import Site, check_region, pool_site
 from echo2.scenario.prices import UsedPrice, pool_price
+from echo2.scenario.variation import link_variation, told
 from echo2.scenario.varying import link_shape, nic_bucket, repeats, slots, steps
 from echo2.sim.inputs import Availability, SimWorker
 
@@ -65,7 +66,11 @@ def build_pool(
         if bucket is not None:
             up, down = min(up, bucket.burst_bps), min(down, bucket.burst_bps)
         mine = replace(
-            offer, worker_id=name, uplink_bps=up, downlink_bps=down, preemptions_per_h=losses_per_h
+            told(offer, link_variation(trace, upward=False) if trace else None),
+            worker_id=name,
+            uplink_bps=up,
+            downlink_bps=down,
+            preemptions_per_h=losses_per_h,
         )
         shape = link_shape(trace, config.seed, name) if trace else None
         workers.append(SimWorker(mine, engine.model, shape, bucket, up_when[j] if up_when else None))

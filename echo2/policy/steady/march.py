@@ -16,17 +16,13 @@ from dataclasses import replace
 
 from echo2.policy.generation import steady_rate
 from echo2.policy.steady.fluid import FluidWorkers, LengthBins
-from echo2.policy.steady.problem import EQUAL_LENGTHS_CV, Binding, SteadyProblem, SteadyState
+from echo2.policy.steady.limit import marched_steps
+from echo2.policy.steady.problem import Binding, SteadyProblem, SteadyState
 from echo2.policy.steady.units import march_units
 
 BINS_PER_MEAN = 4.0
-# The largest S marched step by step; beyond it several steps are taken as one.
-LARGEST_S = 24
 # Of the groups a worker may still start, the part it is given at a time.
 HANDFUL = 8
-MIN_STEPS = 12
-# Equal rollouts come in bursts that repeat after many steps; only a long measurement averages over them.
-MIN_STEPS_EQUAL = 60
 # A batch of k whole groups is complete, on average, when the fluid has brought k - 1/2 of them.
 HALF_GROUP = 0.5
 # A slot is free half a rollout past the last whole one, for the same reason.
@@ -39,14 +35,14 @@ def predict(problem: SteadyProblem) -> SteadyState:
 
     Rollout lengths enter as shares of a fluid, so chance is left out: with few prompt groups a batch and
     heavy tails a real run drops somewhat more. Deterministic; milliseconds grow with steps x units.
-    With S above `LARGEST_S` as many steps are taken as one as bring it down to that.
+    With S above `limit.LARGEST_S` as many steps are taken as one as bring it down to that.
     """
-    scale = -(-problem.S // LARGEST_S) if problem.S else 1
+    march = marched_steps(problem.S, problem.kappa, problem.lengths.cv)
+    scale = march.scale
     if scale == 1:
         return _March(problem).measure()
-    S, kappa = problem.S // scale, -(-problem.kappa // scale)
     coarse = replace(
-        problem, S=S, kappa=min(S + 1, kappa), B=problem.B * scale, train_s=problem.train_s * scale
+        problem, S=march.S, kappa=march.kappa, B=problem.B * scale, train_s=problem.train_s * scale
     )
     state = _March(coarse).measure()
     return replace(
@@ -85,18 +81,14 @@ class _March:
         self.lags: dict[int, float] = defaultdict(float)
 
     def measure(self) -> SteadyState:
-        problem = self.problem
-        kappa = problem.kappa
-        warm = kappa * -(-(problem.S + 4) // kappa)
-        least = MIN_STEPS_EQUAL if problem.lengths.cv < EQUAL_LENGTHS_CV else MIN_STEPS
-        measured = kappa * -(-max(2 * (problem.S + 1), least) // kappa)
+        steps = marched_steps(self.problem.S, self.problem.kappa, self.problem.lengths.cv)
         self._fill(range(len(self.workers)))
-        self._run_until(warm)
+        self._run_until(steps.warm)
         began_s = self.now_s
         self.made = self.dropped = 0.0
         self.lags.clear()
-        self._run_until(warm + measured)
-        return self._state(measured, self.now_s - began_s)
+        self._run_until(steps.warm + steps.measured)
+        return self._state(steps.measured, self.now_s - began_s)
 
     def _state(self, steps: int, seconds: float) -> SteadyState:
         problem = self.problem

@@ -9,8 +9,6 @@ from typing import Literal
 from echo2.policy.capacity import Reading, check_publish_period
 from echo2.policy.generation import DecodeModel, TokenLengths, steady_rate
 
-EQUAL_LENGTHS_CV = 0.02
-
 Binding = Literal["learner", "rollouts", "freshness", "broadcast"]
 
 
