@@ -19,67 +19,29 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from echo2.testing.live import live_config
+
 ROOT = Path(__file__).parent.parent
-BASE = """
-name = "live-vs-model"
-[run]
-steps = {steps}
-staleness = {S}
-publish_period = {kappa}
-best_effort = true
-[batch]
-rollouts_per_step = 128
-group_size = 8
-[model]
-name = "tiny"
-snapshot_gb = 0.00163
-[learner]
-gpu = "CPU"
-gpus = 1
-provider = "here"
-price_usd_per_gpu_h = 0.1
-step_s = 0.3
-step_cv = 0.1
-uplink_mbps = 2000
-downlink_mbps = 2000
-egress_usd_per_gb = 0.0
-[rollout]
-tokens = 40
-max_tokens = 48
-prompt_tokens = 7
-swap_pause_s = 0.0
-[[pool]]
-name = "w"
-gpu = "CPU"
-count = 2
-provider = "here"
-region = "aws:us-east-1"
-price_usd_per_h = 0.02
-tokens_per_s = {rate}
-slots = 64
-uplink_mbps = 1000
-downlink_mbps = {down}
-startup_s = 6
-relay = false
-engine = "simulated"
-local = true
-shape_links = true
-[policy]
-activation = "all"
-topologies = ["star"]
-[train]
-model = "{model}"
-task = "noise"
-learning_rate = 1e-6
-template = "plain"
-max_prompt_tokens = 16
-checkpoint_every = 1000000
-threads = 1
-"""
+BASE = {
+    "name": "live-vs-model",
+    "batch.rollouts_per_step": 128,
+    "learner.step_s": 0.3,
+    "learner.step_cv": 0.1,
+    "rollout.tokens": 40,
+    "rollout.max_tokens": 48,
+    "rollout.swap_pause_s": 0.0,
+    "pool.w.count": 2,
+    "pool.w.slots": 64,
+    "pool.w.startup_s": 6,
+    "pool.w.engine": "simulated",
+    "pool.w.shape_links": True,
+    "policy.topologies": ["star"],
+    "train.task": "noise",
+}
 CASES = {
-    "learner-bound": {"S": 4, "kappa": 1, "rate": 24_000, "down": 1000},
-    "rollout-bound": {"S": 4, "kappa": 1, "rate": 3_000, "down": 1000},
-    "link-bound": {"S": 1, "kappa": 1, "rate": 24_000, "down": 8},
+    "learner-bound": {"run.staleness": 4, "pool.w.tokens_per_s": 24_000},
+    "rollout-bound": {"run.staleness": 4, "pool.w.tokens_per_s": 3_000},
+    "link-bound": {"run.staleness": 1, "pool.w.tokens_per_s": 24_000, "pool.w.downlink_mbps": 8},
 }
 
 
@@ -102,7 +64,7 @@ def main() -> None:
 def one(folder: Path, steps: int, case: dict[str, Any]) -> dict[str, float]:
     """One live run, then plan and simulation with its step time."""
     config = folder / "live.toml"
-    text = BASE.format(steps=steps, model=ROOT / "assets" / "tiny-sort", **case)
+    text = live_config(ROOT / "assets" / "tiny-sort", {**BASE, **case, "run.steps": steps})
     config.write_text(text, encoding="utf-8")
     echo2("train", config, "--out", folder / "run")
     live = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))

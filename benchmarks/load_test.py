@@ -30,67 +30,32 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.request import urlopen
 
+from echo2.testing.live import live_config
+
 ROOT = Path(__file__).parent.parent
 TOKENS, SLOTS = 10, 8
 FEW = 4
 """Workers with a process of their own."""
 AIM_S = 0.25
 LAG = "echo2_loop_lag_seconds_bucket{"
-CONFIG = """
-name = "load-test"
-[run]
-steps = {steps}
-staleness = 12
-publish_period = 10
-best_effort = true
-[batch]
-rollouts_per_step = 1000
-group_size = 8
-[model]
-name = "tiny"
-snapshot_gb = 0.00163
-[learner]
-gpu = "CPU"
-gpus = 1
-provider = "here"
-price_usd_per_gpu_h = 0.1
-step_s = 1.5
-uplink_mbps = 10000
-downlink_mbps = 10000
-egress_usd_per_gb = 0.0
-[rollout]
-tokens = {tokens}
-max_tokens = 12
-prompt_tokens = 7
-swap_pause_s = 0.0
-[[pool]]
-name = "load"
-gpu = "CPU"
-count = {workers}
-provider = "here"
-region = "aws:us-east-1"
-price_usd_per_h = 0.02
-tokens_per_s = {rate}
-slots = {slots}
-uplink_mbps = 1000
-downlink_mbps = 1000
-startup_s = 60
-relay = false
-engine = "simulated"
-[policy]
-activation = "all"
-[train]
-model = "{model}"
-task = "noise"
-template = "plain"
-max_prompt_tokens = 16
-checkpoint_every = 1000000
-learning_rate = 1e-6
-snapshot_dtype = "bfloat16"
-threads = 1
-patience_s = 120
-lease_s = 60
-"""
+CONFIG = {
+    "name": "load-test",
+    "run.staleness": 12,
+    "run.publish_period": 10,
+    "batch.rollouts_per_step": 1000,
+    "learner.step_s": 1.5,
+    "learner.uplink_mbps": 10000,
+    "learner.downlink_mbps": 10000,
+    "rollout.tokens": TOKENS,
+    "rollout.swap_pause_s": 0.0,
+    "pool.w.slots": SLOTS,
+    "pool.w.startup_s": 60,
+    "pool.w.engine": "simulated",
+    "pool.w.local": False,
+    "train.task": "noise",
+    "train.snapshot_dtype": "bfloat16",
+    "train.lease_s": 60,
+}
 
 
 def work(pipe: Connection, url: str, token: str, count: int, rate: float, nice: int) -> None:
@@ -114,7 +79,7 @@ def work(pipe: Connection, url: str, token: str, count: int, rate: float, nice: 
 
     async def agent() -> None:
         profile = SimulatedProfile(rate, TOKENS)
-        settings = WorkerSettings(url, token, new_session(), "load", "simulated", profile=profile)
+        settings = WorkerSettings(url, token, new_session(), "w", "simulated", profile=profile)
         async with opened(settings) as made:
             await made.run()
 
@@ -142,9 +107,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="echo2-load-") as folder:
         config, run = Path(folder) / "load.toml", Path(folder) / "run"
         model = ROOT / "assets" / "tiny-sort"
-        config.write_text(CONFIG.format(
-            steps=args.steps, workers=args.workers, rate=each, tokens=TOKENS, slots=SLOTS, model=model
-        ), encoding="utf-8")  # fmt: skip
+        run_of = {"run.steps": args.steps, "pool.w.count": args.workers, "pool.w.tokens_per_s": each}
+        config.write_text(live_config(model, {**CONFIG, **run_of}), encoding="utf-8")
         command = [sys.executable, "-m", "echo2.cli.main", "train", str(config), "--out", str(run)]
         host = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert host.stdout is not None

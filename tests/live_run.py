@@ -13,78 +13,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from echo2.testing.live import live_config
+
 REPOSITORY = Path(__file__).parent.parent
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "COLUMNS": "200"}
-
-CONFIG = """
-name = "live-test"
-seed = 3
-[run]
-steps = {steps}
-staleness = {S}
-publish_period = 1
-best_effort = true
-[batch]
-rollouts_per_step = 32
-group_size = 8
-[model]
-name = "tiny"
-snapshot_gb = 0.00163
-[learner]
-gpu = "CPU"
-gpus = 1
-provider = "here"
-price_usd_per_gpu_h = 0.1
-step_s = 0.2
-uplink_mbps = 2000
-downlink_mbps = 2000
-egress_usd_per_gb = 0.0
-[rollout]
-tokens = 6
-max_tokens = 12
-prompt_tokens = 7
-swap_pause_s = 0.02
-[[pool]]
-name = "w"
-gpu = "CPU"
-count = {count}
-provider = "here"
-region = "aws:us-east-1"
-price_usd_per_h = 0.02
-tokens_per_s = 1000
-slots = {slots}
-uplink_mbps = 1000
-downlink_mbps = 1000
-startup_s = 30
-relay = {relay}
-engine = "{engine}"
-local = {local}
-threads = 1
-[policy]
-activation = "all"
-{policy}
-[train]
-model = "{model}"
-task = "digit_sort"
-template = "plain"
-max_prompt_tokens = 16
-learning_rate = 2e-4
-checkpoint_every = 2
-threads = 1
-patience_s = 120
-"""
 
 
 def write_config(folder: Path, steps: int = 6, S: int = 1, count: int = 1, slots: int = 16,
                  engine: str = "transformers", local: bool = True, model: str = "",
-                 relay: bool = False, policy: str = "") -> Path:  # fmt: skip
-    """A small configuration; its model is the shipped one."""
+                 relay: bool = False, **changes: object) -> Path:  # fmt: skip
+    """A small configuration; its model is the shipped one. `changes` by key, __ for the dot."""
     path = folder / "live.toml"
-    model = model or str(REPOSITORY / "assets" / "tiny-sort")
-    text = CONFIG.format(steps=steps, S=S, count=count, slots=slots, engine=engine,
-                         local=str(local).lower(), model=model,
-                         relay=str(relay).lower(), policy=policy)  # fmt: skip
-    path.write_text(text, encoding="utf-8")
+    wanted = {
+        "name": "live-test", "seed": 3, "run.steps": steps, "run.staleness": S, "pool.w.count": count,
+        "pool.w.slots": slots, "pool.w.engine": engine, "pool.w.local": local, "pool.w.relay": relay,
+        "train.task": "digit_sort", "train.learning_rate": 2e-4, "train.checkpoint_every": 2,
+        **{key.replace("__", "."): value for key, value in changes.items()},
+    }  # fmt: skip
+    path.write_text(live_config(Path(model or REPOSITORY / "assets" / "tiny-sort"), wanted), encoding="utf-8")
     return path
 
 

@@ -146,6 +146,35 @@ def test_unknown_key_comes_first_and_others_are_counted() -> None:
     assert "did you mean 'group_size'" in message and "and 2 more mistakes" in message
 
 
+OPENAI = ('pool.a.engine="openai"', "pool.a.local=true", 'pool.a.endpoint_weights="w"')
+URLS = 'pool.a.endpoint=["http://a:1","http://a:2"]'
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (OPENAI, 'pool.a.endpoint = 0 URLs: engine = "openai" needs one for each of the 2 workers'),
+        ((*OPENAI, 'pool.a.endpoint="http://a:1"'), "pool.a.endpoint = 1 URLs: "),
+        ((*OPENAI[:2], URLS), "and endpoint_weights, a directory shared with the servers"),
+        ((*OPENAI, 'pool.a.endpoint=["http://a:1","a:2"]'), "'a:2': must begin with http://"),
+        ((*OPENAI, 'pool.a.endpoint=["http://a:1","http://a:1/"]'), "one worker an endpoint"),
+        ((URLS,), "pool.a.endpoint = 'http://a:1, http://a:2': is for local = true"),
+        ((OPENAI[0], OPENAI[2]), "pool.a.endpoint_weights = 'w': is for local = true"),
+    ],
+)
+def test_a_worker_of_a_server_is_told_of_one_server(sets: tuple[str, ...], words: str) -> None:
+    """Local openai workers need a server each and a shared directory; others have no use for either."""
+    assert words in refusal(*sets)
+
+
+def test_servers_of_a_pool_are_one_for_each_worker() -> None:
+    """One URL may stand alone; a remote pool has its servers on the workers' command lines."""
+    assert parse(TABLE, "", [*OPENAI, URLS]).pool[0].endpoint == ("http://a:1", "http://a:2")
+    one = parse(TABLE, "", [*OPENAI, "pool.a.count=1", 'pool.a.endpoint="http://a:1"'])
+    assert one.pool[0].endpoint == ("http://a:1",)
+    assert parse(TABLE, "", [OPENAI[0]]).pool[0].endpoint == ()
+
+
 def test_free_price_only_in_the_colocated_baseline() -> None:
     """A price near 0 is accepted only where the learner's own GPUs are the workers."""
     free = "pool.a.price_usd_per_h=0"

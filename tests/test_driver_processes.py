@@ -113,6 +113,30 @@ def test_nothing_outlives_the_end(tmp_path: Path, pool: Pool) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+def test_each_worker_is_told_of_its_own_server(
+    tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Worker i drives the i-th endpoint through a folder of its own; torchrun's variables stay behind."""
+    endpoints = {"endpoint": ("http://a:1", "http://a:2"), "endpoint_weights": "/w", "endpoint_sees": "/s/"}
+    served = pool.model_copy(update={**endpoints, "engine": "openai", "endpoint_routes": "/r.json"})
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+
+    async def story(processes: p.LocalProcesses) -> None:
+        processes.start("w-1", served, [])
+        await until(lambda: processes.last_words("w-1") == "up")
+        proc = Path(f"/proc/{processes._running['w-1'].pid}")
+        words = proc.joinpath("cmdline").read_bytes().decode().split("\0")
+        at = words.index("--endpoint")
+        assert words[at : at + 4] == ["--endpoint", "http://a:2", "--endpoint-weights", "/w/w-1"]
+        assert words[at + 4 : at + 8] == ["--endpoint-sees", "/s/w-1", "--endpoint-routes", "/r.json"]
+        inherited = {line.split("=")[0] for line in proc.joinpath("environ").read_text().split("\0")}
+        assert "ECHO2_TOKEN" in inherited and not inherited & {"RANK", "MASTER_ADDR"}
+
+    assert told(tmp_path, story) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
 def test_workers_of_a_life_before_are_ended(tmp_path: Path) -> None:
     """Whoever resumes a run ends the workers that still hold its folders, and no other process."""
     words = "import sys, time; print(1, flush=True); time.sleep(60)"

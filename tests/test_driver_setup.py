@@ -75,6 +75,18 @@ def test_vllm_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.
     assert checked(tmp_path, *sets, "pool.w.local=false").config.pool[0].engine == "vllm"
 
 
+def test_files_of_an_endpoint_are_beside_the_configuration(tmp_path: Path) -> None:
+    """Relative paths start at the file's folder, and routes that cannot be used are refused at once."""
+    sets = ['pool.w.engine="openai"', 'pool.w.endpoint="http://a:1"', 'pool.w.endpoint_weights="shared"']
+    routes = 'pool.w.endpoint_routes="routes.json"'
+    with pytest.raises(UserError, match=r"pool\.w\.endpoint_routes = 'routes\.json': .*cannot be used"):
+        checked(tmp_path, *sets, routes)
+    (tmp_path / "routes.json").write_text('{"version": ""}')
+    pool = checked(tmp_path, *sets, routes).config.pool[0]
+    assert pool.endpoint_weights == str(tmp_path / "shared")
+    assert pool.endpoint_routes == str(tmp_path / "routes.json")
+
+
 def test_a_model_without_tokenizer_is_refused(tmp_path: Path) -> None:
     """A model directory without tokenizer files is refused before anything is loaded or written."""
     model = copied(tmp_path, "tokenizer*", "vocab*", "merges*")

@@ -43,7 +43,7 @@ from test_engine_protocol import (
 
 from echo2.errors import UserError
 from echo2.runtime.data.rollout import Segment
-from echo2.runtime.rollout.engine import EngineError
+from echo2.runtime.rollout.engine import EngineError, SwapMode
 from echo2.runtime.rollout.openai_endpoint import Deadlines, Routes
 from echo2.runtime.rollout.openai_engine import EndpointSettings, OpenaiEngine
 from echo2.runtime.rollout.request import GeneratedRollout, GroupRequest
@@ -192,7 +192,10 @@ def in_flight(bench: Bench, mode: str, cut: Callable[[GeneratedRollout], bool]) 
 @pytest.mark.usefixtures("route")
 def test_a_rollout_across_a_swap_carries_both_versions(bench: Bench) -> None:
     """Mode keep, on both routes: exact up to the boundary, and of neither version after it."""
-    old, version, wanted, rollouts = in_flight(bench, "keep", lambda r: len(r.segments) == 2)
+    # A boundary at 1 may stand for a swap before the first token, which counts as the older version's.
+    old, version, wanted, rollouts = in_flight(
+        bench, "keep", lambda r: len(r.segments) == 2 and r.segments[1].start > 1
+    )
     for rollout in rollouts:
         (_, first), (at, second) = [(s.start, s.version) for s in rollout.segments]
         assert (first, second) == (version, version + 1) and 0 < at < LONG == len(rollout.token_ids)
@@ -225,6 +228,7 @@ class Fake:
     def __init__(self, fault: str = "") -> None:
         self.fault, self.version = fault, "default"
         self.posts: list[str] = []
+        self.paused = threading.Event()
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -240,6 +244,8 @@ class Fake:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
                 fake.posts.append(self.path)
+                if self.path.startswith("/pause"):
+                    fake.paused.set()
                 if fake.fault == "key" and self.headers.get("Authorization") != "Bearer secret":
                     return self.say(401, {"error": "Unauthorized"})
                 if self.path == "/v1/completions":
@@ -256,6 +262,13 @@ class Fake:
                 return self.say(200, {})
 
             def stream(self, body: dict[str, Any]) -> None:
+                if fake.fault == "empty" or (fake.fault == "aborts" and not fake.paused.is_set()):
+                    if fake.fault == "aborts":
+                        fake.paused.wait(10)
+                    self.send_response(200)
+                    self.end_headers()
+                    self.wfile.write(b"data: [DONE]\n\n")
+                    return
                 t = 1.0 if fake.fault == "raw" else body["temperature"]
                 total = sum(2.718281828 ** (-i / t) for i in range(97))
                 shown = {f"token_id:{i}": -i / t - float(torch.tensor(total).log()) for i in range(5)}
@@ -321,6 +334,46 @@ def test_an_endpoint_that_will_not_do_is_refused_at_the_start(fault: str, says: 
     with faked(tmp_path, fault) as (fake, engine), pytest.raises(UserError, match=says) as refusal:
         asyncio.run(asyncio.wait_for(engine.start(), 20))
     assert fake.url in str(refusal.value)
+
+
+def test_a_rollout_aborted_before_its_first_token_begins_anew(tmp_path: Path) -> None:
+    """vLLM ends such a stream without a word: the rollout then comes from the new weights, whole."""
+
+    async def run(fake: Fake, engine: OpenaiEngine) -> list[GeneratedRollout]:
+        await engine.start()
+        fake.fault = "aborts"
+        fake.paused.clear()
+        running = asyncio.create_task(collect(engine, request(1, max_tokens=1)))
+        while "/v1/completions" not in fake.posts[-1]:
+            await asyncio.sleep(0.01)
+        await engine.update_weights(5, protocol.state(tiny_model(1)), SwapMode.ABORT)
+        try:
+            return await running
+        finally:
+            await engine.stop()
+
+    with faked(tmp_path) as (fake, engine):
+        rollouts = asyncio.run(asyncio.wait_for(run(fake, engine), 20))
+    assert {rollout.segments[0].version for rollout in rollouts} == {5}
+    assert all(len(rollout.token_ids) == 1 for rollout in rollouts)
+
+
+def test_an_endpoint_that_ends_rollouts_without_a_token_is_an_error(tmp_path: Path) -> None:
+    """Without a swap there is nothing to begin anew for: the engine fails instead of asking for ever."""
+
+    async def run(fake: Fake, engine: OpenaiEngine) -> None:
+        await engine.start()
+        fake.fault = "empty"
+        try:
+            await collect(engine, request(1, max_tokens=1))
+        finally:
+            await engine.stop()
+
+    with (
+        faked(tmp_path) as (fake, engine),
+        pytest.raises(EngineError, match="without a token and without a swap"),
+    ):
+        asyncio.run(asyncio.wait_for(run(fake, engine), 20))
 
 
 def test_an_endpoint_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -51,6 +51,14 @@ def train(
     from echo2.runtime.driver.setup import check_setup
 
     setup = check_setup(built, settings, loaded.base_dir)
+    from echo2.runtime.driver.torchrun import place
+
+    where = place()
+    if where is not None and where.rank > 0:
+        from echo2.runtime.driver.follower import follow
+
+        follow(setup, where)
+        return 0
     from echo2.runtime.driver.run import Order
 
     order = Order(out or Path("runs") / loaded.config.name, dumps(loaded.config), resume, token)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from echo2.cli import worker_options as o
 from echo2.cli.exits import INFEASIBLE
-from echo2.cli.options import whole
 from echo2.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,157 +21,34 @@ LEARNER_GONE = INFEASIBLE
 
 
 def worker(
-    join: Annotated[
-        str, typer.Option("--join", metavar="URL", help="The learner, as `echo2 train` shows it.")
-    ],
-    token: Annotated[
-        str,
-        typer.Option(
-            "--token",
-            metavar="T",
-            envvar="ECHO2_TOKEN",
-            show_envvar=False,
-            help="The run's token. Better in ECHO2_TOKEN: others on this machine can see a command line.",
-        ),
-    ] = "",
-    pool: Annotated[
-        str, typer.Option("--pool", metavar="NAME", help="The pool of the configuration it belongs to.")
-    ] = "remote",
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine", metavar="NAME", help="vllm, transformers, openai, or simulated (only sleeps)."
-        ),
-    ] = "vllm",
-    worker_id: Annotated[
-        str | None,
-        typer.Option("--worker-id", metavar="ID", help="Its name, where the learner has given one."),
-    ] = None,
-    work_dir: Annotated[
-        Path | None,
-        typer.Option("--work-dir", metavar="DIR", help="Where snapshots are kept; temporary by default."),
-    ] = None,
-    threads: Annotated[
-        int,
-        typer.Option(
-            "--threads",
-            metavar="N",
-            parser=whole("--threads", 0, 1024),
-            help="CPU threads, without a GPU; 0: all.",
-        ),
-    ] = 0,
-    ca: Annotated[
-        Path | None,
-        typer.Option("--ca", metavar="FILE", help="Certificates to trust instead of the system's."),
-    ] = None,
-    give_up_after: Annotated[
-        float,
-        typer.Option(
-            "--give-up-after",
-            metavar="SECONDS",
-            min=0.0,
-            help="End (exit code 3) when the learner is silent.",
-        ),
-    ] = 900.0,
-    run_key: Annotated[
-        str,
-        typer.Option(
-            "--run-key",
-            metavar="KEY",
-            help="The run's public key; snapshots signed by another are refused from the start.",
-        ),
-    ] = "",
-    relay: Annotated[
-        bool,
-        typer.Option("--relay/--no-relay", help="Pass snapshots on to other workers that reach this one."),
-    ] = True,
-    relay_port: Annotated[
-        int,
-        typer.Option(
-            "--relay-port",
-            metavar="N",
-            parser=whole("--relay-port", 0, 65535),
-            help="Where others reach it; 0: any free port.",
-        ),
-    ] = 0,
-    relay_host: Annotated[
-        str,
-        typer.Option(
-            "--relay-host",
-            metavar="HOST",
-            help="The address others are told; this machine's own towards the learner by default.",
-        ),
-    ] = "",
-    relay_mbps: Annotated[
-        float, typer.Option("--relay-mbps", metavar="N", min=0.0, help="Limit what is passed on.")
-    ] = 0.0,
-    link: Annotated[
-        str | None,
-        typer.Option("--link", metavar="TRACE", help="Shape the link like this trace of `echo2 traces`."),
-    ] = None,
-    downlink_mbps: Annotated[
-        float, typer.Option("--downlink-mbps", metavar="N", min=0.0, help="Limit what comes in.")
-    ] = 0.0,
-    uplink_mbps: Annotated[
-        float, typer.Option("--uplink-mbps", metavar="N", min=0.0, help="Limit what goes out.")
-    ] = 0.0,
-    rtt_ms: Annotated[
-        float, typer.Option("--rtt-ms", metavar="N", min=0.0, help="Round trip that every request pays.")
-    ] = 0.0,
-    link_seed: Annotated[
-        int,
-        typer.Option(
-            "--link-seed",
-            metavar="N",
-            parser=whole("--link-seed", 0, 2**32 - 1),
-            help="Where a trace begins.",
-        ),
-    ] = 0,
-    simulated: Annotated[
-        str,
-        typer.Option(
-            "--simulated",
-            metavar="TOKENS/S:TOKENS",
-            help="For --engine simulated: its rate, and the tokens of a rollout.",
-        ),
-    ] = "2000:64",
-    endpoint: Annotated[
-        str, typer.Option("--endpoint", metavar="URL", help="For --engine openai: the server to drive.")
-    ] = "",
-    endpoint_weights: Annotated[
-        Path | None,
-        typer.Option(
-            "--endpoint-weights",
-            metavar="DIR",
-            help="A directory shared with it, for weights.",
-        ),
-    ] = None,
-    endpoint_sees: Annotated[
-        str,
-        typer.Option("--endpoint-sees", metavar="DIR", help="That directory's path there, where it differs."),
-    ] = "",
-    endpoint_model: Annotated[
-        str, typer.Option("--endpoint-model", metavar="NAME", help="Which of several it serves.")
-    ] = "",
-    endpoint_routes: Annotated[
-        Path | None,
-        typer.Option("--endpoint-routes", metavar="FILE", help="How it swaps weights, unless as vLLM does."),
-    ] = None,
-    endpoint_key: Annotated[
-        str,
-        typer.Option(
-            "--endpoint-key",
-            metavar="KEY",
-            envvar="ECHO2_ENDPOINT_KEY",
-            show_envvar=False,
-            help="Its API key. Better in ECHO2_ENDPOINT_KEY.",
-        ),
-    ] = "",
-    parent_pid: Annotated[
-        int,
-        typer.Option("--parent-pid", metavar="PID", parser=whole("--parent-pid", 0, 2**31 - 1), hidden=True),
-    ] = 0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log everything that arrives.")] = False,
+    join: o.Join,
+    token: o.Token = "",
+    pool: o.Pool = "remote",
+    engine: o.Engine = "vllm",
+    worker_id: o.WorkerId = None,
+    work_dir: o.WorkDir = None,
+    threads: o.Threads = 0,
+    ca: o.Ca = None,
+    give_up_after: o.GiveUpAfter = 900.0,
+    run_key: o.RunKey = "",
+    relay: o.Relay = True,
+    relay_port: o.RelayPort = 0,
+    relay_host: o.RelayHost = "",
+    relay_mbps: o.RelayMbps = 0.0,
+    link: o.Link = None,
+    downlink_mbps: o.DownlinkMbps = 0.0,
+    uplink_mbps: o.UplinkMbps = 0.0,
+    rtt_ms: o.RttMs = 0.0,
+    link_seed: o.LinkSeed = 0,
+    simulated: o.Simulated = "2000:64",
+    endpoint: o.Endpoint = "",
+    endpoint_weights: o.EndpointWeights = None,
+    endpoint_sees: o.EndpointSees = "",
+    endpoint_model: o.EndpointModel = "",
+    endpoint_routes: o.EndpointRoutes = None,
+    endpoint_key: o.EndpointKey = "",
+    parent_pid: o.ParentPid = 0,
+    verbose: o.Verbose = False,
 ) -> None:
     """Generate rollouts for the learner at URL until it says stop. Ctrl-C ends it in order."""
     from echo2.runtime.worker.environment import prepare
@@ -180,7 +57,7 @@ def worker(
     from echo2.runtime.worker.agent import AgentLimits
     from echo2.runtime.worker.build import LinkSettings, WorkerSettings
     from echo2.runtime.worker.peers import RelaySettings
-    from echo2.runtime.worker.process import log_to_stderr, new_session
+    from echo2.runtime.worker.process import new_session
 
     session = new_session()
     settings = WorkerSettings(
@@ -201,16 +78,16 @@ def worker(
             engine, endpoint, endpoint_weights, endpoint_sees, endpoint_model, endpoint_key, endpoint_routes
         ),
     )
-    if not token:
-        raise UserError("no token given; set ECHO2_TOKEN to the one `echo2 train` shows, or give --token")
-    log_to_stderr(verbose)
-    raise typer.Exit(_run(settings, parent_pid))
+    raise typer.Exit(_run(settings, parent_pid, verbose))
 
 
-def _run(settings: WorkerSettings, parent_pid: int) -> int:
-    from echo2.runtime.worker.process import work
+def _run(settings: WorkerSettings, parent_pid: int, verbose: bool) -> int:
+    from echo2.runtime.worker.process import log_to_stderr, work
     from echo2.runtime.worker.session import LearnerGoneError
 
+    if not settings.token:
+        raise UserError("no token given; set ECHO2_TOKEN to the one `echo2 train` shows, or give --token")
+    log_to_stderr(verbose)
     try:
         return work(settings, parent_pid)
     except LearnerGoneError as error:

@@ -27,6 +27,7 @@ from echo2.config.sections import (
 )
 
 MAX_SEED = 2**32 - 1
+ENDPOINT_KEYS = ("endpoint", "endpoint_weights", "endpoint_sees", "endpoint_model", "endpoint_routes")
 
 
 class Config(Section):
@@ -49,7 +50,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _checks(self) -> Config:
-        for check in (_period, _batch, _lengths, _pools, _prices, _changes):
+        for check in (_period, _batch, _lengths, _pools, _endpoints, _prices, _changes):
             check(self)
         return self
 
@@ -117,6 +118,33 @@ def _pools(config: Config) -> None:
             )
             hint = "; to cap the engine profile use max_running" if alone == "slots" else ""
             raise ValueError(f"{key}.{alone} = {getattr(pool, alone):g}: needs {other} beside it{hint}")
+
+
+def _endpoints(config: Config) -> None:
+    """Every local worker with engine openai has a server of its own, and nobody else has one."""
+    seen: set[str] = set()
+    for pool in config.pool:
+        key = f"pool.{pool.name}.endpoint"
+        if pool.engine != "openai" or not pool.local:
+            for name in ENDPOINT_KEYS:
+                if value := getattr(pool, name):
+                    shown = value if isinstance(value, str) else ", ".join(value)
+                    raise ValueError(
+                        f"pool.{pool.name}.{name} = {shown!r}: is for local = true and engine = "
+                        '"openai"; remote workers are told on their command line'
+                    )
+            continue
+        if len(pool.endpoint) != pool.count or pool.endpoint_weights is None:
+            raise ValueError(
+                f'{key} = {len(pool.endpoint)} URLs: engine = "openai" needs one for each of the '
+                f"{pool.count} workers, and endpoint_weights, a directory shared with the servers"
+            )
+        for url in pool.endpoint:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{key} = {url!r}: must begin with http:// or https://")
+            if url.rstrip("/") in seen:
+                raise ValueError(f"{key} = {url!r}: is given twice; one worker an endpoint")
+            seen.add(url.rstrip("/"))
 
 
 def _prices(config: Config) -> None:

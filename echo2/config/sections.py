@@ -209,8 +209,18 @@ class Pool(Section):
     """Trace (id or path) by which its rates vary around their level."""
     nic: Text | None = None
     """EC2 instance whose measured network token bucket applies (c5.large ... c5.4xlarge)."""
-    engine: Literal["vllm", "transformers", "simulated"] = "vllm"
-    """What generates in a live run; simulated only sleeps, for load tests."""
+    engine: Literal["vllm", "transformers", "openai", "simulated"] = "vllm"
+    """What generates in a live run; openai drives a server; simulated only sleeps, for load tests."""
+    endpoint: Annotated[tuple[Text, ...], Field(strict=False)] = ()
+    """Live, local openai workers: URL of the server each drives; a list has one per worker."""
+    endpoint_weights: Text | None = None
+    """Directory shared with the servers, for weights; each worker has a folder of its name in it."""
+    endpoint_sees: Text | None = None
+    """That directory's path on the servers, where it differs."""
+    endpoint_model: Text | None = None
+    """Which of several models a server serves; its API key is in the environment, ECHO2_ENDPOINT_KEY."""
+    endpoint_routes: Text | None = None
+    """JSON file: how the servers swap weights, unless as vLLM does."""
     local: bool = False
     """Live: true starts its workers as processes on the learner's host; false waits for them to dial in."""
     threads: int = Field(default=0, ge=0, le=1024)
@@ -219,6 +229,11 @@ class Pool(Section):
     """Live: local workers limit themselves to the pool's link rates and link_shape, like on a real WAN."""
     preemptions_per_h: float | None = Field(default=None, ge=0, le=60)
     """Losses per worker and hour that the planner expects; by default the availability trace's."""
+
+    @field_validator("endpoint", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
 
 class Network(Section):

@@ -1,4 +1,7 @@
-"""Environment variables of the learner's process, set before torch is loaded. Called by `echo2 train`."""
+"""Environment variables of the learner's process, set before torch is loaded, and of its children.
+
+Called by `echo2 train` and by whatever starts local workers.
+"""
 
 from __future__ import annotations
 
@@ -17,3 +20,9 @@ def prepare() -> None:
     """Set what the user has not set."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+
+
+def is_of_torchrun(name: str) -> bool:
+    """Whether an environment variable says where a process stands in torchrun: not for its children."""
+    alone = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+    return name in alone or name.startswith(("MASTER_", "GROUP_", "ROLE_", "TORCHELASTIC_"))

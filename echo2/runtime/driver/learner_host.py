@@ -1,7 +1,7 @@
 """The learner in a thread of its own: claims a batch, trains, commits, checkpoints, copies weights out.
 
 Called by the live world. One job at a time; torch gives the interpreter up while it computes, so the event
-loop goes on answering workers.
+loop goes on answering workers. Under `torchrun` the other processes are told to do the same at the same time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,9 @@ from echo2.config import Train
 from echo2.errors import UserError
 from echo2.runtime import vector_maths
 from echo2.runtime.data.ledger import Ledger
-from echo2.runtime.data.rollout import Rollout
+from echo2.runtime.driver import torchrun
 from echo2.runtime.driver.setup import first_line
+from echo2.runtime.driver.torchrun import LostRankError
 from echo2.runtime.learning import checkpoint
 from echo2.runtime.learning.learner import Learner
 from echo2.runtime.learning.metrics import StepMetrics
@@ -52,13 +54,14 @@ class LearnerHost:
     def __init__(
         self, train: Train, model_dir: Path, max_tokens: int, checkpoints: Path, staleness_bound: int
     ) -> None:
-        """Load the model, on the GPU where there is one. Raises UserError for a model that cannot be had."""
-        if train.threads:
-            torch.set_num_threads(train.threads)
-        model = load_model(model_dir)
-        reference = load_model(model_dir) if train.kl_coefficient > 0 else None
-        self.learner = Learner(model, learner_settings(train, max_tokens), reference=reference)
-        self.vocab_size = int(model.config.vocab_size)
+        """Load the model, on the GPU where there is one. Raises UserError for a model that cannot be had.
+
+        Under torchrun this is the first process, and waits for the others.
+        """
+        where = torchrun.place()
+        self._team = torchrun.Team(where) if where else None
+        self.learner = made_learner(train, model_dir, max_tokens, where)
+        self.vocab_size = int(self.learner.model.config.vocab_size)
         self._train, self._run, self._bound = train, checkpoints, staleness_bound
         self._saved = -1
         self._sound = True
@@ -81,7 +84,10 @@ class LearnerHost:
         troubles: list[tuple[Path, UserError]] = []
         for path in found:
             try:
-                state = checkpoint.load(self.learner, path)
+                with self._together("load", str(path.absolute())):
+                    state = checkpoint.load(self.learner, path)
+            except LostRankError:
+                raise
             except UserError as error:
                 troubles.append((path, error))
                 continue
@@ -109,10 +115,11 @@ class LearnerHost:
         rollouts.sort(key=lambda rollout: (rollout.prompt, rollout.attempt, rollout.index))
         claim_s = time.perf_counter() - began
         try:
-            metrics = self.learner.step(rollouts)
+            with self._together("step", rollouts):
+                metrics = self.learner.step(rollouts)
         except BaseException as error:
             # UserError is raised before anything is changed, so says the learner.
-            self._sound = isinstance(error, UserError)
+            self._sound = isinstance(error, UserError) and not isinstance(error, LostRankError)
             with contextlib.suppress(UserError):  # a resumed run frees the claim as well
                 ledger.release(version)
             raise
@@ -132,10 +139,9 @@ class LearnerHost:
     def weights(self) -> dict[str, Tensor]:
         """A copy of the weights in the dtype they are published in."""
         kind = getattr(torch, self._train.snapshot_dtype)
-        return {
-            name: t.detach().to("cpu", kind, copy=True)
-            for name, t in whole_weights(self.learner.model).items()
-        }
+        with self._together("weights"):
+            weights = whole_weights(self.learner.model)
+        return {name: t.detach().to("cpu", kind, copy=True) for name, t in weights.items()}
 
     def save(self, state: Mapping[str, Any]) -> float:
         """Write a checkpoint unless this version has one; keeps the newest few. Returns the seconds.
@@ -149,15 +155,50 @@ class LearnerHost:
                     f"version {self.version} is the result of a step that failed before it was recorded; the "
                     f"checkpoint of version {self._saved} stands"
                 )
-            checkpoint.save(self.learner, self._run, state)
+            with self._together("save", str(self._run.absolute())):
+                checkpoint.save(self.learner, self._run, state)
             self._saved = self.version
             for old in self.checkpoints()[self._train.keep_checkpoints :]:
                 shutil.rmtree(old, ignore_errors=True)
         return time.perf_counter() - began
 
-    def probe(self, rollouts: Sequence[Rollout]) -> dict[str, tuple[float, ...]]:
-        """The learner's own log-probs, to compare with an engine's."""
-        return self.learner.logprobs(rollouts)
+    def on_loss(self, tell: Callable[[LostRankError], object]) -> None:
+        """Under torchrun: `tell` is called, in another thread, when one of the other processes goes."""
+        if self._team is not None:
+            self._team.on_loss(tell)
+
+    def lost(self) -> LostRankError | None:
+        """Under torchrun: the error where one of the other processes has gone."""
+        return self._team.lost() if self._team else None
+
+    def close(self) -> None:
+        """Let the other processes of torchrun go."""
+        if self._team is not None:
+            self._team.close()
+
+    def _together(self, order: torchrun.OrderName, *what: Any) -> AbstractContextManager[None]:
+        return self._team.together(order, *what) if self._team else contextlib.nullcontext()
+
+
+def made_learner(
+    train: Train, model_dir: Path, max_tokens: int, where: torchrun.Place | None = None
+) -> Learner:
+    """The learner of a configuration, from the model's directory; this process's share of it at a place.
+
+    Raises UserError for a model that cannot be had.
+    """
+    if train.threads:
+        torch.set_num_threads(train.threads)
+
+    def loaded() -> PreTrainedModel:
+        if where is None:
+            return load_model(model_dir)
+        from echo2.runtime.learning.fsdp import shard
+
+        return shard(load_model(model_dir))
+
+    reference = loaded() if train.kl_coefficient > 0 else None
+    return Learner(loaded(), learner_settings(train, max_tokens), reference=reference)
 
 
 def load_model(path: Path) -> PreTrainedModel:

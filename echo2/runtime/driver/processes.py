@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from echo2.config import Pool
+from echo2.runtime.driver.environment import is_of_torchrun
 
 STOP_S = 9.0
 """A vLLM engine can need 7 s to stop; a worker ends itself by force after 9 s."""
@@ -68,7 +69,9 @@ class LocalProcesses:
             command += ["--threads", str(pool.threads)]
         if self._ca is not None:
             command += ["--ca", str(self._ca)]
-        environment = {**os.environ, "ECHO2_TOKEN": self._token}
+        command += _endpoint(worker_id, pool)
+        own = {name: value for name, value in os.environ.items() if not is_of_torchrun(name)}
+        environment = {**own, "ECHO2_TOKEN": self._token}
         with self._log(worker_id).open("ab") as log:
             self._running[worker_id] = process = subprocess.Popen(
                 [*command, *extra],
@@ -148,6 +151,21 @@ class LocalProcesses:
                 self.start(worker_id, *again)
             except OSError as error:
                 self._exited(worker_id, f"its process cannot be started: {error.strerror}")
+
+
+def _endpoint(worker_id: str, pool: Pool) -> list[str]:
+    """Where a worker's server is: NAME-i drives the i-th of the pool. Its key is in the environment."""
+    if not pool.endpoint or pool.endpoint_weights is None:
+        return []
+    url = pool.endpoint[int(worker_id.rpartition("-")[2])]
+    options = ["--endpoint", url, "--endpoint-weights", str(Path(pool.endpoint_weights) / worker_id)]
+    if pool.endpoint_sees is not None:
+        options += ["--endpoint-sees", f"{pool.endpoint_sees.rstrip('/')}/{worker_id}"]
+    if pool.endpoint_model is not None:
+        options += ["--endpoint-model", pool.endpoint_model]
+    if pool.endpoint_routes is not None:
+        options += ["--endpoint-routes", pool.endpoint_routes]
+    return options
 
 
 def end_leftovers(folder: Path, within_s: float = 3.0) -> list[int]:

@@ -28,6 +28,7 @@ from echo2.runtime.driver.hub import Hub, Seat
 from echo2.runtime.driver.learner_host import LearnerHost
 from echo2.runtime.driver.ledger_queue import LedgerQueue
 from echo2.runtime.driver.processes import LocalProcesses, end_leftovers
+from echo2.runtime.driver.promptness import prompt
 from echo2.runtime.driver.prompts import PromptReader
 from echo2.runtime.driver.records import Records
 from echo2.runtime.driver.run_dir import RunDir
@@ -90,6 +91,7 @@ async def train(
     finally:
         if not busy_threads():  # a step that was given up may still be at its commit
             opened.ledger.close()
+            opened.host.close()
 
 
 async def _train(
@@ -107,6 +109,8 @@ async def _train(
     if killed := end_leftovers(opened.dir.workers):
         say(f"ended {len(killed)} workers of the life before")
     world, store = _world(setup, opened, tokenizer, ends, show, say)
+    loop = asyncio.get_running_loop()
+    opened.host.on_loss(lambda error: loop.call_soon_threadsafe(world.fail, error))
     local = {pool.name: pool.local for pool in setup.config.pool}
     first = (opened.dir.life - 1) * STARTS_A_LIFE
     seats = [
@@ -121,7 +125,7 @@ async def _train(
     world.workers.relay_host = relay_host(setup)
     here = [seat.local for seat in seats]
     greet(opened.dir, server, setup.config.train.host, token, here, say, store.run_key)
-    with Interrupt(world) as interrupt:
+    with Interrupt(world) as interrupt, prompt():
         try:
             return await _live(world, server, opened, interrupt, say)
         finally:
@@ -148,6 +152,8 @@ async def _live(
     stopped, ended_s = not world.over.done() and error is None, world.now()
     reason = f"error: {error}" if error else "interrupted" if stopped else world.over.result()
     await leave(world, server, reason, say)
+    error = error or run.host.lost()  # torchrun interrupts this process when another has died
+    stopped = stopped and error is None
     complete = error is None and not stopped
     summary = world.records.summary(ended_s, world.scheduler, complete, reason)
     with contextlib.suppress(OSError):

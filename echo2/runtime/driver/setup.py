@@ -16,7 +16,7 @@ from echo2.runtime.data.registry import task_spec
 from echo2.runtime.transport.model_files import model_files_of
 
 if TYPE_CHECKING:
-    from echo2.config import Config, Train
+    from echo2.config import Config, Pool, Train
     from echo2.scenario import Scenario
 
 
@@ -75,14 +75,34 @@ def check_setup(built: Scenario, settings: SchedulerSettings, base_dir: Path) ->
         )
     model_files = model_files_of(model_dir)
     _check_context(config, model_dir)
+    pools = tuple(_placed(pool, base_dir) for pool in config.pool)
     return Setup(
-        config=config,
+        config=config.replaced(pool=pools),
         model_dir=model_dir,
         model_files=model_files,
         offers={offer.worker_id: offer for offer in built.problem.offers},
         settings=settings,
         tls=_tls(config.train, base_dir),
     )
+
+
+def _placed(pool: Pool, base_dir: Path) -> Pool:
+    """Its endpoint's files with whole paths. Raises UserError for routes that cannot be used."""
+    if pool.endpoint_weights is None:
+        return pool
+    places = {"endpoint_weights": str((base_dir / pool.endpoint_weights).absolute())}
+    if pool.endpoint_routes is not None:
+        from echo2.runtime.rollout.openai_endpoint import Routes
+
+        routes = (base_dir / pool.endpoint_routes).absolute()
+        try:
+            Routes.read(routes)
+        except UserError as error:
+            raise UserError(
+                f"pool.{pool.name}.endpoint_routes = {pool.endpoint_routes!r}: {error}"
+            ) from error
+        places["endpoint_routes"] = str(routes)
+    return pool.model_copy(update=places)
 
 
 def _tls(train: Train, base_dir: Path) -> tuple[Path | None, Path | None]:

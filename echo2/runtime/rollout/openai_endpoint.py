@@ -189,7 +189,7 @@ class Endpoint:
     async def completion(self, body: dict[str, Any]) -> AsyncGenerator[Piece, None]:
         """One streamed completion, piece by piece; leaving early ends it at the endpoint. EndpointError."""
         where = self.url + COMPLETIONS
-        ended = False
+        began, ended, done = False, False, False
         try:
             async with self._http.stream("POST", COMPLETIONS, json={**body, "stream": True}) as response:
                 if response.status_code != 200:
@@ -197,13 +197,16 @@ class Endpoint:
                 async for line in response.aiter_lines():
                     data = line.removeprefix("data:").strip()
                     if not line.startswith("data:") or data == "[DONE]":
+                        done = done or data == "[DONE]"
                         continue
                     piece = self._piece(data)
-                    ended = ended or piece.finish_reason is not None
+                    began, ended = began or bool(piece.token_ids), ended or piece.finish_reason is not None
                     yield piece
         except httpx.HTTPError as error:
             raise self._broken(where, error, self.deadlines.rollout_s) from error
-        if not ended:
+        if done and not began and not ended:
+            yield Piece(finish_reason="abort")  # before its first token: vLLM says nothing of it at all
+        elif not ended:
             raise EndpointError(f"{where} ended a stream without a finish reason; see the endpoint's log")
 
     async def _sent(self, method: str, path: str, body: Any, within_s: float) -> bytes:

@@ -11,27 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from echo2.errors import UserError
-from echo2.runtime.rollout.engine import (
-    EngineError,
-    SwapMode,
-    SwapReport,
-    Weights,
-    check_next_version,
-    swap_mode,
-)
+from echo2.runtime.rollout.engine import EngineError, SwapMode, SwapReport, Weights
+from echo2.runtime.rollout.frame import TaskEngine
 from echo2.runtime.rollout.model_dir import read_limits
 from echo2.runtime.rollout.openai_endpoint import MODELS, Deadlines, Endpoint, EndpointError, Routes
 from echo2.runtime.rollout.openai_probe import check_logprobs
 from echo2.runtime.rollout.openai_sequence import Sequence
 from echo2.runtime.rollout.openai_shelf import Shelf
 from echo2.runtime.rollout.request import EngineLimits, GeneratedRollout, GroupRequest, SamplingSettings
-from echo2.runtime.rollout.streams import GroupStreams
 from echo2.runtime.rollout.weights import Manifest, read_manifest, stage
 
 
@@ -52,7 +44,7 @@ class EndpointSettings:
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
-class OpenaiEngine:
+class OpenaiEngine(TaskEngine):
     """`Engine` on an endpoint. See `echo2.runtime.rollout.engine.Engine` for the contract.
 
     On a streaming endpoint the boundary of a segment is where the stream stood when the swap was done: tokens
@@ -69,9 +61,8 @@ class OpenaiEngine:
         context_tokens: int = 0,
         swap: SwapMode = SwapMode.KEEP,
     ) -> None:
-        self._settings, self._model, self._swap_mode = endpoint, model, swap
-        self._version = first_version
-        self._limits = read_limits(model, context_tokens)
+        super().__init__(first_version, read_limits(model, context_tokens), swap)
+        self._settings, self._model = endpoint, model
         self._own_context = not context_tokens
         self._routes = Routes() if endpoint.routes is None else Routes.read(endpoint.routes)
         self._endpoint = Endpoint(endpoint.url, endpoint.key, endpoint.deadlines)
@@ -79,23 +70,8 @@ class OpenaiEngine:
         self._exact = False
         self._shelf = Shelf(endpoint.weights_dir, endpoint.seen_as)
         self._manifest = Manifest({})
-        self._streams = GroupStreams()
         self._slots = asyncio.Semaphore(max_running)
-        self._updating = asyncio.Lock()
-        self._open = asyncio.Event()  # cleared while a swap is under way
-        self._dead: EngineError | None = EngineError("engine not started; call start() first")
         self._sequences: dict[int, Sequence] = {}
-        self._tasks: dict[int, list[asyncio.Task[None]]] = {}
-
-    @property
-    def version(self) -> int:
-        """The version of the weights that generate now."""
-        return self._version
-
-    @property
-    def limits(self) -> EngineLimits:
-        """What fits the model."""
-        return self._limits
 
     async def start(self) -> None:
         """Give the endpoint the model directory's weights, then check what it says about them. UserError."""
@@ -117,35 +93,13 @@ class OpenaiEngine:
                 )
         except EngineError as error:
             raise UserError(str(error)) from error
-        self._dead = None
-        self._open.set()
-
-    async def generate(self, request: GroupRequest) -> AsyncGenerator[GeneratedRollout, None]:
-        """Each rollout of the group as it ends."""
-        self._check_alive()
-        self._limits.check(request)
-        self._streams.open(request)
-        held = asyncio.create_task(self._check_held())
-        tasks = [asyncio.create_task(self._rollout(request, i, held)) for i in range(request.rollouts)]
-        self._tasks[request.group_id] = tasks
-        stream = self._streams.read(request)
-        try:
-            async for rollout in stream:
-                yield rollout
-        finally:
-            await stream.aclose()
-            await _cancelled([held, *tasks])
-            if self._tasks.get(request.group_id) is tasks:
-                del self._tasks[request.group_id]
+        self._come_alive()
 
     async def update_weights(
         self, version: int, weights: Weights, mode: SwapMode | None = None
     ) -> SwapReport:
         """Verify and copy while generation goes on, then pause, load, resume."""
-        async with self._updating:
-            self._check_alive()
-            check_next_version(version, self._version)
-            how = swap_mode(mode, self._swap_mode)
+        async with self._update(version, mode) as how:
             began = time.monotonic()
             staged = stage(weights, self._manifest)
             path = await asyncio.to_thread(staged.__enter__)
@@ -155,24 +109,13 @@ class OpenaiEngine:
                 staged.__exit__(None, None, None)
             checked = time.monotonic()
             self._check_alive()
-            try:
+            with self._swapping(version):
                 await self._swap(version, copied, how)
-            except BaseException as error:
-                dead = EngineError(f"the swap to version {version} failed half-way: {error}")
-                self._fail(dead)
-                raise dead from error
             return SwapReport(version, checked - began, time.monotonic() - checked)
-
-    async def cancel(self, group_id: int) -> None:
-        """End a group's stream; its connections are closed, and the endpoint stops its completions."""
-        self._streams.end(group_id)
-        await _cancelled(self._tasks.pop(group_id, []))
 
     async def stop(self) -> None:
         """Close all connections. The endpoint goes on, with the weights it has."""
-        self._fail(EngineError("the engine was stopped"))
-        for tasks in list(self._tasks.values()):
-            await _cancelled(tasks)
+        await self._end_tasks()
         await self._endpoint.close()
 
     # ---- weights ---------------------------------------------------------------------------------
@@ -181,7 +124,6 @@ class OpenaiEngine:
         await self._swap(version, await asyncio.to_thread(self._shelf.put, version, weights), mode)
 
     async def _swap(self, version: int, copied: Path, mode: SwapMode) -> None:
-        """From here on nothing may fail: an endpoint changed in part would answer for neither version."""
         values = {
             "mode": mode.value,
             "clear": str(mode is not SwapMode.KEEP).lower(),
@@ -189,17 +131,13 @@ class OpenaiEngine:
             "path": self._shelf.seen(copied),
             "checksum": self._manifest.checksum,
         }
-        self._open.clear()
-        try:
-            await self._endpoint.post(self._routes.pause, values)
-            for call in self._routes.update:
-                await self._endpoint.post(call, values)
-            for sequence in self._sequences.values():
-                sequence.swapped(version)
-            self._version = version
-            await self._endpoint.post(self._routes.resume, values)
-        finally:
-            self._open.set()
+        await self._endpoint.post(self._routes.pause, values)
+        for call in self._routes.update:
+            await self._endpoint.post(call, values)
+        for sequence in self._sequences.values():
+            sequence.swapped(version)
+        self._version = version
+        await self._endpoint.post(self._routes.resume, values)
         await asyncio.to_thread(self._shelf.keep_only, copied)
 
     # ---- what the endpoint holds -----------------------------------------------------------------
@@ -247,29 +185,16 @@ class OpenaiEngine:
 
     # ---- rollouts --------------------------------------------------------------------------------
 
-    async def _rollout(self, request: GroupRequest, index: int, held: asyncio.Task[None]) -> None:
-        """One rollout, begun anew when a swap aborts it before its first token."""
-        try:
-            await asyncio.shield(held)
-            while True:
-                async with self._slots:
-                    await self._open.wait()
-                    self._check_alive()
-                    sequence = await self._completed(request, index)
-                if sequence.token_ids or sequence.finish_reason != "abort":
-                    break
-            self._streams.deliver(request, sequence.rollout())
-        except EngineError as error:
-            self._fail(error)
-        except Exception as error:
-            self._fail(EngineError(f"{self._endpoint.url} failed while generating: {error!r}"))
+    def _begin(self, request: GroupRequest) -> list[asyncio.Task[None]]:
+        held = asyncio.create_task(self._check_held())
+        after = [asyncio.create_task(self._rollout(request, i, held)) for i in range(request.rollouts)]
+        return [held, *after]
 
-    async def _completed(self, request: GroupRequest, index: int) -> Sequence:
-        """One rollout as it is asked for and received. Raises EndpointError."""
+    async def _generated(self, request: GroupRequest, index: int) -> GeneratedRollout:
         sequence = Sequence(request, index, self._version)
         if self._exact:
             sequence.whole(await self._endpoint.tokens(sequence.tokens_body(self._served)))
-            return sequence
+            return sequence.rollout()
         self._sequences[id(sequence)] = sequence
         try:
             async with aclosing(self._endpoint.completion(sequence.completion_body(self._served))) as pieces:
@@ -277,19 +202,9 @@ class OpenaiEngine:
                     sequence.add(piece)
         finally:
             del self._sequences[id(sequence)]
-        return sequence
-
-    def _check_alive(self) -> None:
-        if self._dead is not None:
-            raise self._dead
-
-    def _fail(self, error: EngineError) -> None:
-        if self._dead is None:
-            self._dead = error
-        self._streams.end_all(error)
-
-
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        rollout = sequence.rollout()
+        if not rollout.token_ids and self._open.is_set() and self._version == sequence.began:
+            raise EndpointError(
+                f"{self._endpoint.url} ended a rollout without a token and without a swap; see its log"
+            )
+        return rollout

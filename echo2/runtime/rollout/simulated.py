@@ -16,17 +16,10 @@ from dataclasses import dataclass, field
 from echo2.errors import UserError
 from echo2.policy.generation import DecodeModel, TokenLengths
 from echo2.runtime.data.rollout import Segment
-from echo2.runtime.rollout.engine import (
-    EngineError,
-    SwapMode,
-    SwapReport,
-    Weights,
-    check_next_version,
-    swap_mode,
-)
+from echo2.runtime.rollout.engine import EngineError, SwapMode, SwapReport, Weights
+from echo2.runtime.rollout.frame import EngineFrame
 from echo2.runtime.rollout.request import EngineLimits, GeneratedRollout, GroupRequest, rollout_seed
 from echo2.runtime.rollout.sharing import Sequence, SharedWorker
-from echo2.runtime.rollout.streams import GroupStreams
 
 
 @dataclass(frozen=True)
@@ -55,50 +48,35 @@ class SimulatedSettings:
             raise UserError(f"engine swap_s is {self.swap_s}; it must be 0 or more seconds")
 
 
-class SimulatedEngine:
+class SimulatedEngine(EngineFrame):
     """`Engine` that only sleeps. See `echo2.runtime.rollout.engine.Engine` for the contract.
 
     Weights are not looked at: give any path. Every other part of the contract holds.
     """
 
     def __init__(self, settings: SimulatedSettings) -> None:
+        super().__init__(settings.first_version, settings.limits, settings.swap)
         self._settings = settings
-        self._version = settings.first_version
-        self._streams = GroupStreams()
         self._worker = SharedWorker(settings.decode, settings.max_running)
         self._admitting = True
         self._frozen = False
         self._wake = asyncio.Event()
         self._emptied = asyncio.Event()
-        self._updating = asyncio.Lock()
-        self._dead: EngineError | None = EngineError("engine not started; call start() first")
         self._loop: asyncio.Task[None] | None = None
         self._began = 0.0
 
-    @property
-    def version(self) -> int:
-        """The version that generates now."""
-        return self._version
-
-    @property
-    def limits(self) -> EngineLimits:
-        """What is said to fit the model."""
-        return self._settings.limits
-
     async def start(self) -> None:
         """Begin to accept groups."""
-        self._dead, self._began = None, time.monotonic()
+        self._come_alive()
+        self._began = time.monotonic()
         self._loop = asyncio.create_task(self._run(), name="echo2-simulated-engine")
 
     async def generate(self, request: GroupRequest) -> AsyncGenerator[GeneratedRollout, None]:
         """Each rollout of the group when its time is up."""
-        self._check_alive()
-        self.limits.check(request)
-        self._streams.open(request)
+        stream = self._admit(request)
         self._let_time_pass()
         self._worker.waiting.extend(self._sequence(request, index) for index in range(request.rollouts))
         self._wake.set()
-        stream = self._streams.read(request)
         try:
             async for rollout in stream:
                 yield rollout
@@ -110,16 +88,14 @@ class SimulatedEngine:
         self, version: int, weights: Weights, mode: SwapMode | None = None
     ) -> SwapReport:
         """Take on `version` after `swap_s`; `weights` is not read."""
-        async with self._updating:
-            self._check_alive()
-            check_next_version(version, self._version)
-            began, mode = time.monotonic(), swap_mode(mode, self._settings.swap)
+        async with self._update(version, mode) as how:
+            began = time.monotonic()
             self._let_time_pass()
             self._admitting = False
             try:
-                if mode is SwapMode.WAIT:
+                if how is SwapMode.WAIT:
                     await self._drain()
-                elif mode is SwapMode.ABORT:
+                elif how is SwapMode.ABORT:
                     self._abort()
                 self._frozen = True
                 await asyncio.sleep(self._settings.swap_s / self._settings.time_scale)
@@ -138,8 +114,7 @@ class SimulatedEngine:
 
     async def stop(self) -> None:
         """End the loop; running streams raise EngineError."""
-        self._dead = EngineError("the engine was stopped")
-        self._streams.end_all(self._dead)
+        self._fail(EngineError("the engine was stopped"))
         self._wake.set()
         self._emptied.set()
         if self._loop is not None:
@@ -215,7 +190,3 @@ class SimulatedEngine:
     def _now_s(self) -> float:
         """Simulated seconds since the start."""
         return (time.monotonic() - self._began) * self._settings.time_scale
-
-    def _check_alive(self) -> None:
-        if self._dead is not None:
-            raise self._dead

