@@ -343,7 +343,7 @@ def test_tls_files_are_checked(tmp_path: Path) -> None:
 
 
 def test_answers_leave_at_once() -> None:
-    """The kernel never holds back the rest of an answer until the first part is acknowledged (TCP_NODELAY)."""
+    """The kernel never holds the rest of an answer back until its head is acknowledged (TCP_NODELAY)."""
 
     async def main() -> None:
         async with (
