@@ -51,6 +51,7 @@ def test_each_kind_of_the_plan_has_a_task(echo2: CommandLine) -> None:
     rented = {row["pool"]: row["active"] for row in plan["workers"] if row["active"]}
     assert set(found) == {"learner", *(f"worker-{pool}" for pool in rented)}
     learner = found["learner"]["resources"]
+    assert "exec torchrun --standalone --nproc-per-node 4 -m echo2.cli.main train " in found["learner"]["run"]
     assert learner == {
         "infra": "aws/us-east-1",
         "accelerators": {"H200": 4},
@@ -165,7 +166,8 @@ def test_workers_join_without_a_key_or_with_the_one_given(echo2: CommandLine, ke
 def test_every_option_of_the_tasks_is_one_of_the_command(echo2: CommandLine) -> None:
     """`echo2 worker` and `echo2 train` take every option that the tasks give them."""
     for task in exported(echo2, MIXED).values():
-        command, *words = task["run"].splitlines()[-1].removeprefix("exec echo2 ").split()
+        line = task["run"].splitlines()[-1]
+        command, *words = re.split(r"exec echo2 |echo2\.cli\.main ", line)[1].split()
         _, printed, _ = echo2(command, "--help")
         for option in re.findall(r"--[a-z-]+", " ".join(words)):
             assert option in printed, (command, option)
@@ -190,6 +192,7 @@ def test_local_pools_are_not_rented(echo2: CommandLine) -> None:
         (["--set", "pool.a.gpu=Abacus", "--set", "pool.a.tokens_per_s=100", "--set", "pool.a.slots=8",
           "--set", "pool.a.price_usd_per_h=1"], ["pool.a.gpu = 'Abacus'", "SkyPilot"]),
         (["--set", "pool.a.engine=simulated"], ["pool.a.engine = 'simulated'", "vllm"]),
+        (["--set", "pool.a.engine=openai"], ["pool.a.engine = 'openai'", "by hand"]),
         (["--set", "learner.provider=verda", "--set", "learner.price_usd_per_gpu_h=3"],
          ["learner.provider = 'verda'", "open a port"]),
         (["--set", "train.tls_cert=no.pem", "--set", "train.tls_key=no.key"], ["tls_cert", "no file"]),

@@ -92,9 +92,12 @@ def _learner(config: Config, launch: Launch, about_plan: Sequence[str]) -> Task:
     notes += _whereabouts("learner", learner.provider, cloud)
     if learner.gpus > 1:
         notes.append(
-            f"learner: the plan counts on {learner.gpus} GPUs, echo2 train is one process on one GPU yet: "
-            "a step will take longer than planned."
+            f"learner: {learner.gpus} GPUs share the model by torchrun and FSDP2, which is tested with two "
+            "processes on a CPU only: look whether a step takes as long as planned."
         )
+    command = "echo2 train"
+    if learner.gpus > 1:
+        command = f"torchrun --standalone --nproc-per-node {learner.gpus} -m echo2.cli.main train"
     resources = _resources("learner", learner.provider, learner.region, learner.gpu, learner.gpus)
     flags = "--set train.host=0.0.0.0 " + f"--set train.port={PORT} --set train.model={MODEL}"
     content = {
@@ -107,7 +110,7 @@ def _learner(config: Config, launch: Launch, about_plan: Sequence[str]) -> Task:
         + ("" if launch.model_dir else f"hf download {launch.model_name} --local-dir {MODEL}\n"),
         "run": "source ~/echo2-env/bin/activate\n"
         f"if [ -d {RUN} ]; then resume=--resume; fi\n"
-        f"exec echo2 train run.toml {flags} --out {RUN} $resume\n",
+        f"exec {command} run.toml {flags} --out {RUN} $resume\n",
     }
     return Task("learner.yaml", 1, content, tuple(notes))
 
@@ -120,6 +123,11 @@ def _worker(config: Config, pool: Pool, copies: int, launch: Launch) -> Task:
         notes.append(f"SkyPilot rents no spot machines of {cloud}: on demand, at another price than planned.")
     if pool.engine == "simulated":
         raise UserError(f"{where}.engine = 'simulated': only sleeps; set engine = 'vllm' to rent it")
+    if pool.engine == "openai":
+        raise UserError(
+            f"{where}.engine = 'openai': its worker runs beside a server of yours, which is not rented here; "
+            "start `echo2 worker --engine openai` there by hand, or set engine = 'vllm' to rent it"
+        )
     resources = _resources(where, pool.provider, pool.region, pool.gpu, engine_of(config, pool).gpus)
     recovery = {"job_recovery": {"max_restarts_on_errors": 3}}
     tls = config.train.tls_cert is not None
