@@ -17,7 +17,7 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import docs_blocks
@@ -43,6 +43,7 @@ LIVE: Mapping[str, tuple[str, ...]] = {
     "control_plane": (),
     "engine_overhead": (),
     "chunk_path": ("--megabytes", "512"),
+    "streaming": ("--mebibytes", "512", "--repeats", "3", "--workers", "2"),
     "live_broadcast": ("--workers", "8", "--fault", "none", "kill", "corrupt", "stall", "lie"),
 }
 # HiGHS prints the first from inside its library, vLLM's processes the others.
@@ -65,26 +66,18 @@ def freshness() -> None:
     _fill(ROOT / "docs" / "concepts.md", {"freshness": docs_freshness.table()})
 
 
-def benchmarks() -> None:
-    """Each benchmark of plan and simulator."""
-    _measure(BENCHMARKS)
-
-
-def live() -> None:
-    """Each benchmark of the live runtime."""
-    _measure(LIVE)
-
-
 def gallery() -> None:
     """Every figure and the page that shows them."""
     with sharing():
         docs_gallery.write(ROOT)
 
 
-def _measure(chosen: Mapping[str, tuple[str, ...]]) -> None:
+def _measure(chosen: Mapping[str, tuple[str, ...]], only: Sequence[str]) -> None:
     """Each benchmark's output under its command; one after another, as they measure time."""
     path = ROOT / "docs" / "benchmarks.md"
     for name, arguments in chosen.items():
+        if name not in only:
+            continue
         if not (ROOT / "benchmarks" / f"{name}.py").is_file():
             print(f"skipped: no benchmarks/{name}.py", file=sys.stderr)
             continue
@@ -102,24 +95,26 @@ def _fill(path: Path, contents: Mapping[str, str]) -> None:
     print(f"{path.relative_to(ROOT)}: {', '.join(contents)}")
 
 
-PARTS: Mapping[str, Callable[[], None]] = {
-    "sessions": sessions,
-    "studies": studies,
-    "freshness": freshness,
-    "benchmarks": benchmarks,
-    "live": live,
-    "gallery": gallery,
+PARTS: Mapping[str, Callable[[Sequence[str]], None]] = {
+    "sessions": lambda _only: sessions(),
+    "studies": lambda _only: studies(),
+    "freshness": lambda _only: freshness(),
+    "benchmarks": lambda only: _measure(BENCHMARKS, only),
+    "live": lambda only: _measure(LIVE, only),
+    "gallery": lambda _only: gallery(),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=[*PARTS, "all"])
-    chosen = parser.parse_args().part
+    names = [*BENCHMARKS, *LIVE]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help="of the benchmarks, these")
+    given = parser.parse_args()
     os.chdir(ROOT)
     for name, fill in PARTS.items():
-        if chosen in (name, "all"):
-            fill()
+        if given.part in (name, "all"):
+            fill(given.only or names)
 
 
 if __name__ == "__main__":
