@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,3 +88,19 @@ def test_the_message_of_an_infeasible_plan_is_whole_sentences() -> None:
     assert isinstance(remedies, list) and all(remedy in text for remedy in remedies)
     for remedy in remedies[1:]:
         assert remedy.endswith("would do"), remedy
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "preempted", "term"),
+    [(3e12, 1.0, "a worker is lost 1 times"), (1e15, 0.0, "222 h to all")],
+)
+def test_where_no_staleness_bound_is_enough_the_answer_names_what_is_left(
+    size_bytes: float, preempted: float, term: str
+) -> None:
+    """With S at its largest freshness is no excuse: lost workers are named, or snapshots that queue."""
+    given = problem(supply=3.0, snapshot_bytes=size_bytes, full_snapshot_bytes=size_bytes, margin=0.0)
+    offers = tuple(replace(offer, preemptions_per_h=preempted) for offer in given.offers)
+    with pytest.raises(InfeasibleError) as error:
+        plan_run(replace(given, offers=offers))
+    assert error.value.facts["smallest_feasible_S"] is None
+    assert term in next(part for part in str(error.value).split("; ") if "no S up to 4,096" in part)

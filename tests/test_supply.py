@@ -44,6 +44,15 @@ def test_the_statistics_of_a_trace_are_those_of_its_time(tmp_path: Path) -> None
     assert link.out_s == pytest.approx(10.0)
 
 
+def test_an_outage_across_the_end_of_a_trace_is_one(tmp_path: Path) -> None:
+    """The trace repeats: 10 s out at its end and 20 s at its begin are half a minute at a stretch."""
+    path = tmp_path / "line.csv"
+    rows = ("0,,,,0", "20,100,10,20,1", "90,,,,0", "100,,,,0")
+    path.write_text("trace_id,t_s,down_mbps,up_mbps,rtt_ms,ok\n" + "".join(f"a,{row}\n" for row in rows))
+    link = link_variation(str(path), False)
+    assert (link.out_share, link.out_s) == (pytest.approx(0.3), pytest.approx(30.0))
+
+
 def test_the_scenario_tells_each_worker_what_its_link_does() -> None:
     """Offers of pools with a shape carry its variation, others carry none."""
     loaded = config.load(EXPERIMENTS / "qwen3-8b-mixed-spot.toml")
@@ -88,9 +97,12 @@ def test_a_replaced_worker_first_fetches_the_full_snapshot() -> None:
 
 @pytest.mark.parametrize(("preempted", "bytes_told"), [(0.0, 0.0), (2.0, 1e9)])
 def test_the_run_is_told_what_joiners_fetch(preempted: float, bytes_told: float) -> None:
-    """The scheduler's settings name the full snapshot where workers are lost and deltas are sent."""
+    """The full snapshot where workers are lost and deltas are sent; live, the one there is."""
     asked = pool(4, (4, 3000.0, 1.0, 1e9, preempted), snapshot_bytes=2e7, full_snapshot_bytes=1e9)
-    assert settings_for(asked, settle_run(asked)[0]).join_bytes == bytes_told
+    told = settings_for(asked, settle_run(asked)[0])
+    assert told.join_bytes == bytes_told
+    live = replace(told, full_snapshot_bytes=5e8, snapshot_bytes=5e8)
+    assert live.demand(10.0).join_bytes == min(bytes_told, 5e8)
 
 
 @pytest.mark.parametrize(("supply", "cv"), [(0.7, 0.1), (1.0, 0.2), (1.2, 0.2), (1.5, 0.15), (3.0, 0.1)])

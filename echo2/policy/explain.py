@@ -13,8 +13,8 @@ from echo2.policy.facts import WorkerOffer
 from echo2.policy.plan_choice import PlanMemory
 from echo2.policy.plan_types import PlanProblem
 from echo2.policy.provision import Provision
-from echo2.policy.search import Option, overlap_options, steady_state
-from echo2.policy.smallest import covered_at
+from echo2.policy.search import Option, overlap_options, provisioned, steady_state
+from echo2.policy.smallest import LARGEST_S, covered_at
 
 BINDS = {
     "learner": "the learner itself: workers and links keep it busy",
@@ -158,9 +158,9 @@ def why_infeasible(
             f"or let a step take {problem.rollouts_per_step * demand.margin / raw:.0f} s",
         ]
         return f"{text}: the pool is too small for any S.", remedies
-    up = sum(offer.rollouts_per_s * result.effects[offer.worker_id].up_share for offer in problem.offers)
+    up = _up_on_average(problem, result)
     if result.regime == "overlap" and not covers(up, needed):
-        return f"{text}. {_lost_workers(problem, up)}", [
+        return f"{text}. What breaks is the time to come back: {_lost_workers(problem, up)}.", [
             "smaller full snapshots, faster links, fewer preemptions or more workers would do"
         ]
     name = max(problem.offers, key=lambda offer: offer.rollouts_per_s).worker_id
@@ -184,8 +184,30 @@ def why_infeasible(
         text += f" slowest rollouts of a batch; what binds is {BINDS[nearest.steady.binding]}."
     if activation.feasible and not result.queues:
         text += f" The learner would work {nearest.steady.learner_utilisation:.0%} of the time."
-    remedies = [f"smallest feasible S is {smallest}" if smallest else "no S up to 4,096 is enough"]
+    remedies = [f"smallest feasible S is {smallest}" if smallest else _no_staleness_helps(problem, memory)]
     return text, remedies + list(_what_would_do(problem, memory))
+
+
+def _no_staleness_helps(problem: PlanProblem, memory: PlanMemory) -> str:
+    """The term that still breaks where S is so large that freshness cannot."""
+    text = f"no S up to {LARGEST_S:,} is enough"
+    later = replace(problem, staleness_bound=LARGEST_S, publish_period=0)
+    result = provisioned(later, LARGEST_S // 2, memory, thorough=False)
+    needed, up = result.demand.rollouts_per_s, _up_on_average(problem, result)
+    raw = sum(offer.rollouts_per_s for offer in problem.offers)
+    if not covers(raw, needed):
+        return f"{text}: the pool makes {raw:.3g} rollouts/s where {needed:.3g} are needed, with the margin"
+    if not covers(up, needed):
+        return f"{text}: {_lost_workers(problem, up)} where {needed:.3g} are needed"
+    if result.queues:
+        takes_h, apart_h = result.plan.time_s / 3600.0, result.demand.cycle_s / 3600.0
+        return f"{text}: a snapshot takes {takes_h:.3g} h to all workers, two are {apart_h:.3g} h apart then"
+    return text
+
+
+def _up_on_average(problem: PlanProblem, result: Provision) -> float:
+    """Rollouts/s of the workers that are up and whose links leave them work, on average."""
+    return sum(offer.rollouts_per_s * result.effects[offer.worker_id].up_share for offer in problem.offers)
 
 
 def _lost_workers(problem: PlanProblem, up: float) -> str:
@@ -193,10 +215,12 @@ def _lost_workers(problem: PlanProblem, up: float) -> str:
     lost = sum(offer.preemptions_per_h for offer in problem.offers) / len(problem.offers)
     gigabytes = (problem.join_bytes or problem.snapshot_bytes) / 1e9
     back = [problem.links.solo_s(offer, 1e9 * gigabytes) + offer.startup_s for offer in problem.offers]
+    out = sum(offer.link_out_share for offer in problem.offers) / len(problem.offers)
+    links = f", and its link is out {out:.1%} of the time" if out >= 0.001 else ""
+    needs = f"{sum(back) / len(back):.0f} s to start and fetch {gigabytes:.3g} GB"
     return (
-        f"What breaks is the time to come back: a worker is lost {lost:.2g} times an hour and needs "
-        f"{sum(back) / len(back):.0f} s to start and fetch {gigabytes:.3g} GB, so that workers for {up:.3g} "
-        "rollouts/s are up on average."
+        f"a worker is lost {lost:.2g} times an hour and needs {needs}{links}, so that workers for "
+        f"{up:.3g} rollouts/s are up on average"
     )
 
 

@@ -285,10 +285,9 @@ class _Search:
         usd = receiver_egress_usd(plan, self.links, {w: offer.site for w, offer in self.offers.items()})
         times = dict(zip(plan.order, plan.receiver_s))
         typical = sorted(times.values())[len(times) // 2] if times else 0.0
-        direct = self.direct
-        share = math.fsum(usd.values()) / max(1e-12, math.fsum(direct[w] for w in usd)) if usd else 1.0
+        share = math.fsum(usd.values()) / max(1e-12, math.fsum(self.direct[w] for w in usd)) if usd else 1.0
         all_times = {w: times.get(w, max(self.solo[w], typical)) for w in self.offers}
-        all_usd = {w: usd.get(w, direct[w] * min(1.0, share)) for w in self.offers}
+        all_usd = {w: usd.get(w, self.direct[w] * min(1.0, share)) for w in self.offers}
         return all_times, all_usd
 
 

@@ -25,7 +25,8 @@ class SchedulerSettings:
     `prompts`: how many the data has (0: they never end).
     `full_every`: with every so many publications there is a full snapshot, of the others deltas alone (1:
     always). `egress_weight` multiplies USD of egress where broadcast plans are chosen.
-    `join_bytes`: what is planned to be fetched by a worker that comes (0: no more than a snapshot).
+    `join_bytes`: what is planned to be fetched by a worker that comes (0: no more than a snapshot); never
+    more than a full snapshot, whose size a live run knows better than its plan.
     `patience` times the expected time is how long anything is waited for.
     """
 
@@ -96,5 +97,5 @@ class SchedulerSettings:
             mode=self.mode,
             pull_fanout=self.pull_fanout,
             egress_weight=self.egress_weight,
-            join_bytes=self.join_bytes,
+            join_bytes=min(self.join_bytes, self.full_snapshot_bytes),
         )

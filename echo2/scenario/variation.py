@@ -34,7 +34,7 @@ class LinkVariation:
 
 @lru_cache(maxsize=32)
 def link_variation(trace: str, upward: bool) -> LinkVariation:
-    """Of one side of a shape."""
+    """Of one side of a shape. The trace repeats: an outage that ends it and one that begins it are one."""
     starts, factors, period = steps(trace, upward)
     held = [end - begin for begin, end in zip(starts, (*starts[1:], period))]
     total = sum(held)
@@ -42,9 +42,8 @@ def link_variation(trace: str, upward: bool) -> LinkVariation:
     variance = sum(s * (f - mean) ** 2 for s, f in zip(held, factors)) / total
     up = [(s, f) for s, f in zip(held, factors) if f >= OUT_BELOW]
     up_s = sum(s for s, _ in up)
-    stretches = sum(
-        1 for i, f in enumerate(factors) if f < OUT_BELOW and (i == 0 or factors[i - 1] >= OUT_BELOW)
-    )
+    begun = sum(1 for i, f in enumerate(factors) if f < OUT_BELOW <= factors[i - 1])
+    stretches = begun or (1 if min(factors) < OUT_BELOW else 0)  # 1: out all the time
     return LinkVariation(
         mean=mean,
         cv=variance**0.5 / mean if mean > 0 else 0.0,
