@@ -92,6 +92,25 @@ def test_a_worker_starts_again_after_the_one_that_leaves(tmp_path: Path, pool: P
     assert told(tmp_path, story) == [("w-0", "its process was killed by signal 9")]
 
 
+def test_a_worker_starts_again_before_its_end_was_noticed(tmp_path: Path, pool: Pool) -> None:
+    """A start right after a death waits until that has been told, once; the new process is looked after."""
+
+    async def story(processes: p.LocalProcesses) -> None:
+        processes.start("w-0", pool, [])
+        before = processes._running["w-0"]
+        os.kill(before.pid, signal.SIGKILL)
+        before.wait()
+        processes.start("w-0", pool, ["polite"])
+        await until(lambda: processes.stays("w-0"))
+        await asyncio.sleep(3 * p.POLL_S)
+        assert processes.stays("w-0")
+        after = processes._running["w-0"]
+        await processes.stop_all()
+        assert after.poll() is not None
+
+    assert told(tmp_path, story) == [("w-0", "its process was killed by signal 9")]
+
+
 def test_nothing_outlives_the_end(tmp_path: Path, pool: Pool) -> None:
     """At the end polite processes leave, deaf ones are killed at the deadline, and none is started."""
 

@@ -81,6 +81,7 @@ def test_orders_leave_when_the_encoding_begins(tmp_path: Path, monkeypatch: pyte
         assert fetch.route is not None and fetch.route.draft is not None
         assert here.store.draft(2, fetch.route.draft.id).parent == fetch.parent == 1
         assert fetch.route.draft.bytes == SIZE
+        assert here.store.draft(2, fetch.route.draft.id)._followers == 1
         assert here.snapshots._courses[here.world.name].chunks == delta_chunks(SIZE, here.store.chunk_bytes)
         await here.ended()
         assert here.store.versions == (1, 2) and here.fetches() == [fetch]

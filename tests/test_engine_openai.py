@@ -44,7 +44,7 @@ from test_engine_protocol import (
 from echo2.errors import UserError
 from echo2.runtime.data.rollout import Segment
 from echo2.runtime.rollout.engine import EngineError, SwapMode
-from echo2.runtime.rollout.openai_endpoint import Deadlines, Routes
+from echo2.runtime.rollout.openai_endpoint import TOKENS, Deadlines, Routes
 from echo2.runtime.rollout.openai_engine import EndpointSettings, OpenaiEngine
 from echo2.runtime.rollout.request import GeneratedRollout, GroupRequest
 from echo2.runtime.worker.engines import EngineOrder, make_engine
@@ -250,6 +250,9 @@ class Fake:
                     return self.say(401, {"error": "Unauthorized"})
                 if self.path == "/v1/completions":
                     return self.stream(body)
+                if self.path == TOKENS and fake.fault == "tokens route aborts":
+                    nothing: dict[str, Any] = {"token_ids": [], "logprobs": None, "weight_versions": []}
+                    return self.say(200, {"choices": [{**nothing, "finish_reason": "abort"}]})
                 if fake.fault == "hangs" and self.path.startswith("/update"):
                     time.sleep(4)
                 if fake.fault == "fails" and self.path.startswith("/update"):
@@ -286,9 +289,14 @@ class Fake:
                 }
                 if fake.fault == "no ids":
                     found["tokens"] = ["a"]
+                if fake.fault == "never ends":
+                    choice["finish_reason"] = None
                 self.send_response(200)
                 self.end_headers()
-                self.wfile.write(f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n".encode())
+                piece = f"data: {json.dumps({'choices': [choice]})}\n\n".encode()
+                for _ in range(500 if fake.fault == "never ends" else 1):
+                    self.wfile.write(piece)
+                self.wfile.write(b"data: [DONE]\n\n")
 
             def say(self, status: int, body: object) -> None:
                 self.send_response(status)
@@ -358,20 +366,39 @@ def test_a_rollout_aborted_before_its_first_token_begins_anew(tmp_path: Path) ->
     assert all(len(rollout.token_ids) == 1 for rollout in rollouts)
 
 
-def test_an_endpoint_that_ends_rollouts_without_a_token_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("route", ["tokens route aborts", ""])
+def test_an_endpoint_that_ends_rollouts_without_a_token_is_an_error(route: str, tmp_path: Path) -> None:
     """Without a swap there is nothing to begin anew for: the engine fails instead of asking for ever."""
 
     async def run(fake: Fake, engine: OpenaiEngine) -> None:
         await engine.start()
-        fake.fault = "empty"
+        fake.fault = fake.fault or "empty"
         try:
             await collect(engine, request(1, max_tokens=1))
         finally:
             await engine.stop()
 
     with (
-        faked(tmp_path) as (fake, engine),
+        faked(tmp_path, route) as (fake, engine),
         pytest.raises(EngineError, match="without a token and without a swap"),
+    ):
+        asyncio.run(asyncio.wait_for(run(fake, engine), 20))
+
+
+def test_an_endpoint_that_never_ends_a_rollout_is_an_error(tmp_path: Path) -> None:
+    """More tokens than were asked for end the engine, not this machine's memory."""
+
+    async def run(fake: Fake, engine: OpenaiEngine) -> None:
+        await engine.start()
+        fake.fault = "never ends"
+        try:
+            await collect(engine, request(1, max_tokens=3))
+        finally:
+            await engine.stop()
+
+    with (
+        faked(tmp_path) as (fake, engine),
+        pytest.raises(EngineError, match="4 tokens where 3 were asked for"),
     ):
         asyncio.run(asyncio.wait_for(run(fake, engine), 20))
 

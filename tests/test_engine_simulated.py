@@ -12,7 +12,7 @@ from engine_kit import collect, request
 from echo2.errors import UserError
 from echo2.policy.generation import DecodeModel, TokenLengths, drain_times
 from echo2.runtime.data.rollout import Segment
-from echo2.runtime.rollout.engine import EngineError
+from echo2.runtime.rollout.engine import EngineError, SwapMode
 from echo2.runtime.rollout.request import EngineLimits, GeneratedRollout
 from echo2.runtime.rollout.sharing import Sequence, SharedWorker
 from echo2.runtime.rollout.simulated import SimulatedEngine, SimulatedSettings
@@ -114,6 +114,28 @@ def test_cancelled_places_go_to_others() -> None:
         return counts
 
     assert asyncio.run(run()) == (0, 3)
+
+
+def test_a_fault_in_the_loop_is_told_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When what lets time pass fails, streams and drains raise its error instead of waiting for ever."""
+
+    def broken(*_given: object) -> None:
+        raise ZeroDivisionError("a profile of nothing")
+
+    async def run() -> None:
+        made = engine(time_scale=2.0)
+        await made.start()
+        reading = asyncio.create_task(collect(made, request(1, rollouts=2)))
+        await asyncio.sleep(0.02)
+        swapping = asyncio.create_task(made.update_weights(1, NOWHERE, SwapMode.WAIT))
+        await asyncio.sleep(0.02)
+        monkeypatch.setattr(SharedWorker, "advance", broken)
+        for waiting in (reading, swapping):
+            with pytest.raises(EngineError, match=r"failed while generating.*a profile of nothing"):
+                await asyncio.wait_for(waiting, 10)
+        await made.stop()
+
+    asyncio.run(run())
 
 
 def test_stopping_ends_streams_with_an_error() -> None:

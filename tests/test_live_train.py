@@ -102,6 +102,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     assert (folder / "checkpoints" / f"version-{version:08d}").is_dir()
     done = live.finished("train", config, "--out", folder, "--resume", "--set", f"run.steps={version + 2}")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"goes on from the checkpoint of version {version}:" in done.stdout, done.stdout
     trained_once(folder, steps=version + 2, S=1)
 
 

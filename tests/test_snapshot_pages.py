@@ -16,7 +16,7 @@ from transport_kit import KEY, RUN
 from echo2.runtime.transport import messages as m
 from echo2.runtime.transport.chain import delta_chunks, next_chunk_bytes
 from echo2.runtime.transport.coordinator import Refusal
-from echo2.runtime.transport.draft import Draft
+from echo2.runtime.transport.draft import ASKED_PER_S, Draft
 from echo2.runtime.transport.manifest_check import MAX_CHUNK_BYTES, SnapshotError
 from echo2.runtime.transport.pages import PAGE_CHUNKS, PAGES_AT_ONCE, Page, PageChain, Pages, SignedPage
 from echo2.runtime.transport.signing import DOMAIN, RunKey, verified_page
@@ -149,6 +149,27 @@ def test_pages_are_few_and_hold_everything_once() -> None:
         for i in range(PAGE_CHUNKS):
             draft.add(chunk(i))
         assert len(told((await draft.pages(6, 0)).pages)[0]) == PAGE_CHUNKS
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("workers", [1, 40, 256, 1000])
+def test_pages_are_fewer_the_more_ask_for_them(workers: int) -> None:
+    """However many follow a draft, they make no more requests a second than the learner is meant to answer,
+    and no page is held back once the encoder has ended."""
+
+    async def work() -> None:
+        clock = Clock()
+        draft = a_draft(clock)
+        draft.followed_by(workers)
+        for i in range(500):
+            draft.add(chunk(i))
+            clock.now += 0.01
+        draft.encoded()
+        draft.whole()
+        pages = told((await draft.pages(0, 0)).pages) + told((await draft.pages(PAGES_AT_ONCE, 0)).pages)
+        assert [i for one in pages for i in one] == list(range(500))
+        assert workers * (len(pages) - 2) <= 5.0 * ASKED_PER_S  # but for the first and the last
 
     asyncio.run(work())
 

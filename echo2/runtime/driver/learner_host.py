@@ -22,6 +22,7 @@ from echo2.errors import UserError
 from echo2.runtime import vector_maths
 from echo2.runtime.data.ledger import Ledger
 from echo2.runtime.driver import torchrun
+from echo2.runtime.driver.orders import Order, OrderName
 from echo2.runtime.driver.setup import first_line
 from echo2.runtime.driver.torchrun import LostRankError
 from echo2.runtime.learning import checkpoint
@@ -84,7 +85,7 @@ class LearnerHost:
         troubles: list[tuple[Path, UserError]] = []
         for path in found:
             try:
-                with self._together("load", str(path.absolute())):
+                with self._together("load", path=str(path.absolute())):
                     state = checkpoint.load(self.learner, path)
             except LostRankError:
                 raise
@@ -115,7 +116,7 @@ class LearnerHost:
         rollouts.sort(key=lambda rollout: (rollout.prompt, rollout.attempt, rollout.index))
         claim_s = time.perf_counter() - began
         try:
-            with self._together("step", rollouts):
+            with self._together("step", rollouts=rollouts):
                 metrics = self.learner.step(rollouts)
         except BaseException as error:
             # UserError is raised before anything is changed, so says the learner.
@@ -155,7 +156,7 @@ class LearnerHost:
                     f"version {self.version} is the result of a step that failed before it was recorded; the "
                     f"checkpoint of version {self._saved} stands"
                 )
-            with self._together("save", str(self._run.absolute())):
+            with self._together("save", path=str(self._run.absolute())):
                 checkpoint.save(self.learner, self._run, state)
             self._saved = self.version
             for old in self.checkpoints()[self._train.keep_checkpoints :]:
@@ -176,8 +177,10 @@ class LearnerHost:
         if self._team is not None:
             self._team.close()
 
-    def _together(self, order: torchrun.OrderName, *what: Any) -> AbstractContextManager[None]:
-        return self._team.together(order, *what) if self._team else contextlib.nullcontext()
+    def _together(self, order: OrderName, **what: Any) -> AbstractContextManager[None]:
+        if self._team is None:
+            return contextlib.nullcontext()
+        return self._team.together(Order(name=order, **what))
 
 
 def made_learner(

@@ -53,11 +53,14 @@ class LocalProcesses:
         return worker_id in self._again
 
     def start(self, worker_id: str, pool: Pool, extra: list[str]) -> None:
-        """Start a worker's process, unless it runs; after the one that leaves. OSError when impossible."""
+        """Start a worker's process, unless it runs; after the one that leaves or has just died.
+
+        Raises OSError when impossible.
+        """
         if self._closed or self.stays(worker_id):
             return
-        # Its watcher clears `_leaving`, so that two processes never share a folder.
-        if worker_id in self._leaving:
+        # Its watcher has yet to see its end: two processes never share a folder, or a watcher.
+        if worker_id in self._running:
             self._again[worker_id] = pool, extra
             return
         folder = self._folder / worker_id

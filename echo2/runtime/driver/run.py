@@ -197,7 +197,19 @@ def _opened(setup: Setup, order: Order, found: RunDir | None, say: Callable[[str
         say(f"passed over: {trouble}")
     if host.version < setup.settings.total_steps:
         run_dir.record(run, order.config_text, setup.identity)
-    return _Run(run, host, verifier, ledger, float(state.get("usd", 0.0)), ledger.recover(host.version))
+    recovery = ledger.recover(host.version)
+    say(_resumed(recovery))
+    return _Run(run, host, verifier, ledger, float(state.get("usd", 0.0)), recovery)
+
+
+def _resumed(recovery: Recovery) -> str:
+    """Where a run goes on, and what became of the work of the life before."""
+    kept, again = len(recovery.finished_groups), len(recovery.prompts_again)
+    undone = ", the steps after it are undone" if recovery.rolled_back else ""
+    return (
+        f"goes on from the checkpoint of version {recovery.version}{undone}: {kept} finished groups are "
+        f"kept, {again} prompts are asked for again"
+    )
 
 
 def _world(

@@ -139,7 +139,8 @@ class Snapshots:
         await self._written(version)
         parent, chunks = self._payload(version, decision.parent_version)
         if not ahead or parent != decision.parent_version:
-            self._draft = None
+            if self._draft is not None and self._draft[0] == version:
+                self._draft = None
             self._send(course_of(version, parent, plan, chunks))
 
     async def _sent_ahead(self, decision: d.PublishSnapshot) -> bool:
@@ -148,6 +149,7 @@ class Snapshots:
         draft = await asyncio.shield(writing.begun) if writing is not None else None
         if draft is None or draft.parent != decision.parent_version:
             return False
+        draft.followed_by(len(plan.order))
         self._draft = version, m.Draft(id=draft.id, bytes=round(plan.size_bytes))
         expected = delta_chunks(plan.size_bytes, self._store.chunk_bytes)
         self._send(course_of(version, draft.parent, plan, expected))

@@ -2,16 +2,15 @@
 
 `Team` is the first one's side, used by the learner's host; `following` is the others'. Orders go over a
 connection of their own, which closes with the process at either end: that is how a death is noticed while
-nobody computes. The tensors themselves go over torch's process group. Tested with gloo on one CPU host;
-not run with NCCL or on several hosts.
+nobody computes (`orders`). The tensors themselves go over torch's process group, which trusts its network:
+keep it among the learner's own hosts. Tested with gloo on one CPU host; not with NCCL or on several hosts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
+import json
 import os
-import pickle
 import secrets
 import socket
 import threading
@@ -19,12 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from echo2.errors import UserError
+from echo2.runtime.driver.orders import KEY_BYTES, Order, call, callers_by_rank
 from echo2.runtime.driver.setup import first_line
 
 COLLECTIVE_S = 300.0
@@ -33,8 +32,8 @@ NOTICE_S = 2.0
 """How long the cause of a broken exchange is looked for."""
 END_S = 3.0
 """How long the first process waits for the others to end."""
-
-OrderName = Literal["step", "weights", "save", "load", "end"]
+_MEETING_BYTES = 512
+"""Room for where the others call the first process, and with which key."""
 
 
 class LostRankError(UserError):
@@ -64,8 +63,14 @@ def _join(where: Place) -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(where.local_rank)
         backend = "cpu:gloo,cuda:nccl"
-    try:
+    with _coming_together(where):
         dist.init_process_group(backend, timeout=timedelta(seconds=COLLECTIVE_S))
+
+
+@contextlib.contextmanager
+def _coming_together(where: Place) -> Iterator[None]:
+    try:
+        yield
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"rank {where.rank} of {where.size}: the processes of torchrun did not come together "
@@ -98,9 +103,9 @@ class Team:
         return self._error() if self._lost.is_set() else None
 
     @contextlib.contextmanager
-    def together(self, order: OrderName, *what: Any) -> Iterator[None]:
+    def together(self, order: Order) -> Iterator[None]:
         """All processes do what the block does here. Raises LostRankError where one is gone or silent."""
-        self._send((order, *what))
+        self._send(order)
         try:
             yield
         except UserError:
@@ -118,19 +123,19 @@ class Team:
     def close(self) -> None:
         """Tell the others that the end has come, and wait a moment for theirs."""
         with contextlib.suppress(LostRankError):
-            self._send(("end",))
+            self._send(Order(name="end"))
         self._lost.wait(END_S)
         for link in self._links.values():
             link.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _send(self, order: tuple[Any, ...]) -> None:
+    def _send(self, order: Order) -> None:
         if self._lost.is_set():
             raise self._error()
-        if order[0] == "end":
+        if order.name == "end":
             self._why = "the run has ended"
-        data = pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
+        data = order.text()
         for link in self._links.values():
             try:
                 link.send_bytes(data)
@@ -159,46 +164,55 @@ class Team:
 
 
 def _accepted(where: Place) -> dict[int, Connection]:
-    """A connection to each of the others, by rank."""
-    key = secrets.token_bytes(32)
-    links: dict[int, Connection] = {}
-    with socket.create_server((os.environ["MASTER_ADDR"], 0)) as server:
-        server.settimeout(COLLECTIVE_S)
-        dist.broadcast_object_list([server.getsockname()[:2], key], src=0)
-        while len(links) < where.size - 1:
-            try:
-                link = Connection(server.accept()[0].detach())
-            except TimeoutError as error:
-                raise UserError(
-                    f"only {len(links) + 1} of {where.size} processes of torchrun came within "
-                    f"{COLLECTIVE_S:g} s; start them anew"
-                ) from error
-            said, rank = link.recv_bytes(64), link.recv_bytes(16)
-            if hmac.compare_digest(said, key):
-                links[int(rank)] = link
+    """A connection to each of the others, by rank. Raises UserError at the deadline."""
+    key, host = secrets.token_bytes(KEY_BYTES), os.environ["MASTER_ADDR"]
+    try:
+        server = socket.create_server((host, 0))
+    except OSError as error:
+        raise UserError(
+            f"MASTER_ADDR is {host!r}, where rank 0 cannot listen ({error.strerror or error}); give torchrun "
+            "an address of this host that the others reach, with --master-addr or --local-addr"
+        ) from error
+    with server:
+        with _coming_together(where):
+            name = server.getsockname()
+            _meeting(name[0], name[1], key)
+        links = callers_by_rank(server, where.size, key, COLLECTIVE_S)
+    if len(links) < where.size - 1:
+        missing = ", ".join(str(rank) for rank in range(1, where.size) if rank not in links)
+        raise UserError(
+            f"of {where.size} processes of torchrun, these did not reach rank 0 at {host!r} within "
+            f"{COLLECTIVE_S:g} s: {missing}; let their hosts through to it, or give torchrun another "
+            "--master-addr, and start them anew"
+        )
     return links
+
+
+def _meeting(host: str = "", port: int = 0, key: bytes = b"") -> tuple[str, int, bytes]:
+    """Where the first process is called and with which key, as it tells all of them. As text, not pickled."""
+    text = json.dumps([host, port, key.hex()]).encode().ljust(_MEETING_BYTES)
+    told = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    dist.broadcast(told, src=0)
+    host, port, shown = json.loads(told.numpy().tobytes())
+    return host, port, bytes.fromhex(shown)
 
 
 @contextlib.contextmanager
 def following(where: Place) -> Iterator[Connection]:
     """The others' side: a connection from which they read the first one's orders with `order_from`."""
     _join(where)
-    found: list[Any] = [None, None]
-    dist.broadcast_object_list(found, src=0)
-    address, key = found
-    reached = socket.create_connection(address, timeout=COLLECTIVE_S)
-    reached.settimeout(None)  # orders are waited for as long as the first process lives
-    link = Connection(reached.detach())
-    link.send_bytes(key)
-    link.send_bytes(str(where.rank).encode())
+    with _coming_together(where):
+        host, port, key = _meeting()
+    try:
+        link = call((host, port), where.rank, key, COLLECTIVE_S)
+    except OSError as error:
+        raise UserError(
+            f"rank {where.rank} of {where.size}: rank 0 cannot be reached at {host}:{port} "
+            f"({error.strerror or error}); give torchrun an address of its host that all reach, with "
+            "--master-addr"
+        ) from error
     try:
         yield link
     finally:
         link.close()
     dist.destroy_process_group()
-
-
-def order_from(link: Connection) -> tuple[Any, ...]:
-    """The next order, waited for as long as the first process lives; EOFError or OSError at its end."""
-    order: tuple[Any, ...] = pickle.loads(link.recv_bytes())
-    return order

@@ -194,7 +194,17 @@ class OpenaiEngine(TaskEngine):
         sequence = Sequence(request, index, self._version)
         if self._exact:
             sequence.whole(await self._endpoint.tokens(sequence.tokens_body(self._served)))
-            return sequence.rollout()
+        else:
+            await self._streamed(sequence)
+        rollout = sequence.rollout()
+        if not rollout.token_ids and self._open.is_set() and self._version == sequence.began:
+            raise EndpointError(
+                f"{self._endpoint.url} ended a rollout without a token and without a swap; see its log"
+            )
+        return rollout
+
+    async def _streamed(self, sequence: Sequence) -> None:
+        """Fill a sequence by a streamed completion; a swap in between finds it."""
         self._sequences[id(sequence)] = sequence
         try:
             async with aclosing(self._endpoint.completion(sequence.completion_body(self._served))) as pieces:
@@ -202,9 +212,3 @@ class OpenaiEngine(TaskEngine):
                     sequence.add(piece)
         finally:
             del self._sequences[id(sequence)]
-        rollout = sequence.rollout()
-        if not rollout.token_ids and self._open.is_set() and self._version == sequence.began:
-            raise EndpointError(
-                f"{self._endpoint.url} ended a rollout without a token and without a swap; see its log"
-            )
-        return rollout

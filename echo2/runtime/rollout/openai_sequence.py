@@ -45,7 +45,13 @@ class Sequence:
         }
 
     def add(self, piece: Piece) -> None:
-        """Append what a stream has brought."""
+        """Append what a stream has brought. Raises EndpointError for more tokens than were asked for."""
+        most, count = self.request.sampling.max_tokens, len(self.token_ids) + len(piece.token_ids)
+        if count > most:
+            raise EndpointError(
+                f"the endpoint gave a rollout {count} tokens where {most} were asked for; use one that "
+                "keeps to max_tokens, such as vLLM"
+            )
         self.token_ids += piece.token_ids
         self.logprobs += piece.logprobs
         self.finish_reason = piece.finish_reason or self.finish_reason

@@ -121,6 +121,13 @@ class SimulatedEngine(EngineFrame):
             await asyncio.gather(self._loop, return_exceptions=True)
 
     async def _run(self) -> None:
+        try:
+            await self._sleep_on()
+        except Exception as error:
+            self._fail(EngineError(f"the engine failed while generating: {error!r}"))
+            self._emptied.set()
+
+    async def _sleep_on(self) -> None:
         """Sleep until the next rollout ends, or something changes."""
         while self._dead is None:
             self._wake.clear()
@@ -136,7 +143,7 @@ class SimulatedEngine(EngineFrame):
                 pass
 
     def _let_time_pass(self) -> None:
-        if self._frozen:
+        if self._frozen or self._dead is not None:
             return
         for sequence in self._worker.advance(self._now_s(), self._version, self._admitting):
             reason = "length" if sequence.tokens >= sequence.request.sampling.max_tokens else "stop"

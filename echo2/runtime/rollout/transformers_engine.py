@@ -131,6 +131,7 @@ class TransformersEngine(EngineFrame):
         try:
             import torch
             from transformers import AutoModelForCausalLM
+            from transformers.utils import logging
         except ImportError as error:
             raise UserError(
                 f"engine 'transformers' needs {error.name}, which is not installed; "
@@ -139,6 +140,7 @@ class TransformersEngine(EngineFrame):
         from echo2.runtime.rollout.decode_batch import DecodeBatch
 
         vector_maths.settle()
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call] # the worker's output is its log
         model: Any = AutoModelForCausalLM.from_pretrained(
             self._settings.model, dtype=getattr(torch, self._settings.dtype), local_files_only=True
         )

@@ -18,7 +18,9 @@ from echo2.runtime.transport.pages import PAGE_CHUNKS, PAGES_AT_ONCE, Page, Page
 from echo2.runtime.transport.signing import RunKey
 
 PAGE_S = 0.2
-"""Seconds between two pages at most while chunks come: all workers ask for each page."""
+"""Seconds between two pages at most while chunks come, unless those who ask are many."""
+ASKED_PER_S = 400.0
+"""Requests for pages a second by all who follow a draft together, at most (ours): each asks for each page."""
 AT_FIRST, LATER = 0.1, 1 / 8
 """A page may follow after this share of `PAGE_S`, and after this share of the time so far (ours): few pages
 for what takes long, and no long wait in what is short."""
@@ -43,6 +45,7 @@ class Draft:
         self._pages: list[SignedPage] = []
         self._open: list[Chunk] = []
         self._told, self._last_s, self._began_s = 0, -1e9, clock()
+        self._followers = 0
         self._whole = False
         self._dropped = ""
         self._waiting: set[asyncio.Future[None]] = set()
@@ -71,6 +74,10 @@ class Draft:
             self._dropped = reason or "no reason is known"
         self._wake()
 
+    def followed_by(self, workers: int) -> None:
+        """So many are told of this draft, and will ask for each page."""
+        self._followers = workers
+
     # ---- the workers' side -----------------------------------------------------------------------
 
     async def pages(self, number: int, wait_s: float) -> Pages:
@@ -88,7 +95,7 @@ class Draft:
             left_s = until_s - time.monotonic()
             try:
                 # not for longer than a page takes: chunks may wait for one while the encoder is slow
-                await asyncio.wait([future], timeout=max(0.0, min(left_s, self._page_s)))
+                await asyncio.wait([future], timeout=max(0.0, min(left_s, self._longest_s)))
             finally:
                 with self._lock:
                     self._waiting.discard(future)
@@ -97,6 +104,11 @@ class Draft:
             self._close_page(due=True)
 
     # ---- inside ----------------------------------------------------------------------------------
+
+    @property
+    def _longest_s(self) -> float:
+        """The longest pause between two pages."""
+        return max(self._page_s, self._followers / ASKED_PER_S)
 
     def _answer(self, number: int) -> Pages | None:
         """What there is to tell; the lock is held."""
@@ -111,6 +123,7 @@ class Draft:
         with self._lock:
             now_s = self._clock()
             pause_s = min(self._page_s, max(AT_FIRST * self._page_s, LATER * (now_s - self._began_s)))
+            pause_s = max(pause_s, self._followers / ASKED_PER_S)
             early = now_s - self._last_s < pause_s and len(self._open) < PAGE_CHUNKS
             if not self._open or (due and early):
                 return

@@ -242,7 +242,9 @@ class Gathering:
             return
         lane.dead = cause
         name = lane.source.worker_id
-        log.warning("version %d: %s is %s (%s)", self.version, name, cause, detail)
+        log.warning(
+            "version %d: %s is %s (%s); what it owes comes from elsewhere", self.version, name, cause, detail
+        )
         report = m.SourceFailed(version=self.version, source_id=name, cause=cause, detail=detail[:2000])
         self._owner.failed(report)
         if cause == "wrong-bytes":
