@@ -47,7 +47,7 @@ def test_vllm_workers_feed_a_learner(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_resumes_bit_equal(tmp_path: Path) -> None:
-    """At S = 0 and one slot a run killed amid a step and resumed ends with the weights of one never stopped."""
+    """At S = 0 and one slot a run killed amid a step and resumed ends with the bits of one never stopped."""
     digests = []
     for name in ("whole", "killed"):
         folder = tmp_path / name
