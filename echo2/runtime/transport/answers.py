@@ -75,7 +75,7 @@ class Answers:
     def lines(self) -> Iterator[str]:
         """Prometheus text."""
         name = "echo2_answer_seconds"
-        yield f"# HELP {name} From a request's head to its answer; long polls of /v1/work wait on purpose"
+        yield f"# HELP {name} From a request's head to its answer; work and pages are long polls"
         yield f"# TYPE {name} histogram"
         for route, histogram in sorted(self.by_route.items()):
             yield from histogram.lines(name, f'route="{route}"')
